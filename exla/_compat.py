@@ -1,0 +1,124 @@
+"""The only file that touches JAX internals or knows what JAX changes between releases.
+
+Everything else in exla uses JAX's public names. What lives here: binding an equation again under its own
+source line and context, finding the user's line of an equation, the names under which calls are inlined, and
+making primitives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import source_info_util
+from jax.extend import core as jex_core
+
+INLINED_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+"""Primitive name -> the parameter that holds the called jaxpr, for every call that tracing flattens."""
+
+ClosedJaxpr = jex_core.ClosedJaxpr
+Jaxpr = jex_core.Jaxpr
+JaxprEqn = jex_core.JaxprEqn
+Literal = jex_core.Literal
+Primitive = jex_core.Primitive
+Var = jex_core.Var
+
+
+def called_jaxpr(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Return (jaxpr, constants) of a call that can be inlined, else None."""
+    key = INLINED_CALLS.get(eqn.primitive.name)
+    if key is None or key not in eqn.params:
+        return None
+    called = eqn.params[key]
+    if isinstance(called, ClosedJaxpr):
+        return called.jaxpr, called.consts
+    if isinstance(called, Jaxpr) and not called.constvars:
+        return called, ()
+    return None
+
+
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """The jaxprs among an equation's parameters (bodies of scan, while, cond, …)."""
+    found = []
+    for value in eqn.params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, ClosedJaxpr):
+                found.append(item.jaxpr)
+            elif isinstance(item, Jaxpr):
+                found.append(item)
+    return found
+
+
+@contextlib.contextmanager
+def equation_context(eqn: Any) -> Iterator[None]:
+    """Run what follows under the equation's own source line, name stack and configuration."""
+    source = eqn.source_info
+    stack = source_info_util.current_name_stack() + source.name_stack
+    with source_info_util.user_context(source.traceback, name_stack=stack), eqn.ctx.manager:
+        yield
+
+
+def bind(eqn: Any, *operands: Any, **params: Any) -> list[Any]:
+    """Evaluate an equation's primitive on new operands, with some parameters replaced."""
+    merged = eqn.primitive.get_bind_params({**eqn.params, **params})
+    with equation_context(eqn):
+        result = eqn.primitive.bind(*operands, **merged)
+    return list(result) if eqn.primitive.multiple_results else [result]
+
+
+def source_line(eqn: Any) -> str:
+    """The user's line that made an equation: 'file.py:12 (function)', or '' where unknown."""
+    frame = source_info_util.user_frame(eqn.source_info.traceback)
+    if frame is None:
+        return ""
+    return f"{frame.file_name}:{frame.start_line} ({frame.function_name})"
+
+
+def new_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
+    """Make a primitive with several results from its shape rule."""
+    primitive = jex_core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(abstract_eval)
+    return primitive
+
+
+def shaped_array(shape: Sequence[int], dtype: Any) -> Any:
+    """An abstract value."""
+    return jax.core.ShapedArray(tuple(shape), dtype)
+
+
+def item_bytes(dtype: Any) -> int:
+    """Bytes of one element, of PRNG keys too."""
+    try:
+        return int(np.dtype(dtype).itemsize)
+    except TypeError:
+        return int(getattr(dtype, "itemsize", 8))
+
+
+def is_drop(var: Any) -> bool:
+    """Whether a result is thrown away."""
+    return type(var).__name__ == "DropVar"
+
+
+def constants_as_inputs(jaxpr: Any) -> Any:
+    """The same jaxpr with its constvars as leading inputs."""
+    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=None)
+
+
+def is_extended(dtype: Any) -> bool:
+    """Whether a dtype is one of JAX's own (PRNG keys), which NumPy does not know."""
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))

@@ -1,0 +1,79 @@
+"""What a valid program is.
+
+`check(program)` holds before and after every pass:
+
+* every value is defined once, before it is used, and every output is defined;
+* there are no constvars: constants are inputs, and there is one value for each;
+* every primitive's own shape rule agrees with the types of its results;
+* inside equations that run programs of their own (chunk loops), those programs are valid too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from exla import _compat
+from exla._compat import Literal
+from exla.errors import ProgramError
+from exla.ir.program import Program
+
+
+def check(program: Program) -> Program:
+    """Check a program.
+
+    Args:
+      program: any program.
+
+    Returns:
+      The same program.
+
+    Raises:
+      ProgramError: naming the equation, its source line and what is wrong.
+    """
+    if program.jaxpr.constvars:
+        raise ProgramError(f"a program has no constvars, this one has {len(program.jaxpr.constvars)}")
+    if len(program.consts) > len(program.invars):
+        raise ProgramError(f"{len(program.consts)} constants for {len(program.invars)} inputs")
+    for var, value in zip(program.invars, program.consts, strict=False):
+        if tuple(getattr(value, "shape", ())) != tuple(var.aval.shape):
+            raise ProgramError(f"a constant of shape {value.shape} is bound to an input {var.aval.str_short()}")
+    defined: set[Any] = set(program.invars)
+    for position, eqn in enumerate(program.eqns):
+        where = f"equation {position} (`{eqn.primitive.name}`, {program.source(position) or 'unknown line'})"
+        for v in eqn.invars:
+            if not isinstance(v, Literal) and v not in defined:
+                raise ProgramError(f"{where} reads a value that is not defined yet")
+        for v in eqn.outvars:
+            if v in defined:
+                raise ProgramError(f"{where} defines a value a second time")
+            if not _compat.is_drop(v):
+                defined.add(v)
+        for inner in _inner(eqn, where):
+            check(inner)
+    for v in program.outvars:
+        if not isinstance(v, Literal) and v not in defined:
+            raise ProgramError("an output is never defined")
+    return program
+
+
+def _inner(eqn: Any, where: str) -> list[Program]:
+    """Programs inside a chunk loop, after checking that they fit the loop."""
+    loop = eqn.params.get("loop") if eqn.primitive.name == "exla_split" else None
+    if loop is None:
+        return []
+    if not 1 <= loop.chunk < loop.size or (loop.tail is None) != (loop.remainder == 0):
+        raise ProgramError(f"{where} cuts {loop.size} indices into chunks of {loop.chunk} with the wrong remainder")
+    bodies = [(loop.body, loop.chunk)] + ([(loop.tail, loop.remainder)] if loop.tail is not None else [])
+    for body, size in bodies:
+        inputs = body.invars[len(body.consts) + 1 :]
+        if len(inputs) != len(eqn.invars) or len(loop.operands) != len(eqn.invars):
+            raise ProgramError(f"{where} passes {len(eqn.invars)} operands to a body of {len(inputs)} inputs")
+        for outer, inside, placement in zip(eqn.invars, inputs, loop.operands, strict=True):
+            shape = list(outer.aval.shape)
+            if placement is not None:
+                shape[placement.axis] = size * placement.block
+            if tuple(shape) != tuple(inside.aval.shape):
+                raise ProgramError(f"{where} slices {outer.aval.str_short()} into {inside.aval.str_short()}")
+        if len(body.outvars) != sum(o.parts for o in loop.outputs):
+            raise ProgramError(f"{where} has a body of {len(body.outvars)} results that do not fit its outputs")
+    return [body for body, _ in bodies]

@@ -1,0 +1,266 @@
+"""Factors: the index variables of the loop nest that a program is.
+
+A **factor rule** says how one primitive relates the axes of its operands to those of its results, in an
+einsum-like string. The rule of a matrix product is
+
+    "i k, k j -> i j"      with reduced={"k": "sum"}
+
+read: factor `i` runs along axis 0 of the first operand and axis 0 of the result, and `k` is summed over.
+One token per axis, separated by spaces; `_` is an axis that must stay *whole*; `(a b)` is an axis composed of
+two factors, `a` outermost, as reshape makes them. Only the outermost factor of a composed axis can be chunked
+(a chunk of it is one contiguous range); factors of size 1 are looked through.
+
+`parse` turns string and shapes into `Factors`, which answers the one question that splitting asks: *if this
+axis is cut into chunks, which axes are cut with it, and is anything reduced?* What has no rule ties nothing:
+all its axes are whole, and it is a barrier.
+
+Factors are joined per split region, not once per program: `x @ x.T` uses `x` along its rows in two different
+ways, and one program-wide union of axes would make them one factor that nothing can cut.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from exla.errors import RuleError
+from exla.registry import Registry
+
+WHOLE = "_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EquationContext:
+    """What a factor rule sees of one equation.
+
+    Attributes:
+      primitive: name of the primitive.
+      params: its parameters.
+      operands: abstract values of the operands (with `.shape` and `.dtype`).
+      results: abstract values of the results.
+      bind: evaluates the primitive on new operands, with some parameters replaced; returns a list.
+    """
+
+    primitive: str
+    params: Mapping[str, Any]
+    operands: tuple[Any, ...]
+    results: tuple[Any, ...]
+    bind: Callable[..., list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where a factor runs: `axis` of a value, one index of the factor covering `block` indices of the axis."""
+
+    axis: int
+    block: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """One range of one factor of one equation, while the equation is replayed on slices.
+
+    Attributes:
+      context: the *unsliced* equation.
+      factors: its parsed rule.
+      factor: name of the factor that is cut.
+      size: how many indices of it this chunk has (static).
+      offset: first index of the chunk, a traced int32 scalar, in indices of the factor.
+    """
+
+    context: EquationContext
+    factors: Factors
+    factor: str
+    size: int
+    offset: Any
+
+    def operand_shape(self, k: int) -> tuple[int, ...]:
+        """Shape of operand `k` cut to this chunk."""
+        return self._cut(self.context.operands[k].shape, self.factors.operands[self.factor][k])
+
+    def result_shape(self, k: int = 0) -> tuple[int, ...]:
+        """Shape of result `k` cut to this chunk (its whole shape where the factor does not reach it)."""
+        return self._cut(self.context.results[k].shape, self.factors.results[self.factor][k])
+
+    def bind(self, *operands: Any, **params: Any) -> list[Any]:
+        """Evaluate the primitive on the slices, with some parameters replaced."""
+        return self.context.bind(*operands, **params)
+
+    def _cut(self, shape: tuple[int, ...], placement: Placement | None) -> tuple[int, ...]:
+        if placement is None:
+            return tuple(shape)
+        cut = list(shape)
+        cut[placement.axis] = self.size * placement.block
+        return tuple(cut)
+
+
+Replay = Callable[..., Sequence[Any]]
+
+
+def replay_unchanged(chunk: Chunk, *operands: Any) -> Sequence[Any]:
+    """Bind the same primitive with the same parameters: right for every primitive without shape parameters."""
+    return chunk.bind(*operands)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorRule:
+    """What a rule returns for one equation.
+
+    Attributes:
+      equation: the einsum-like string.
+      reduced: factor name -> combiner name, for the factors that the equation reduces over.
+      replay: `replay(chunk, *slices)` evaluates the equation on one chunk and returns its results, or, for a
+        reduced factor, the partial state that the combiner merges.
+      whole: axis-independent reason why axes are whole, for `explain`.
+    """
+
+    equation: str
+    reduced: Mapping[str, str] = field(default_factory=dict)
+    replay: Replay = replay_unchanged
+    whole: str = ""
+
+
+FACTOR_RULES: Registry[Callable[[EquationContext], FactorRule]] = Registry(
+    "factor rule", package="exla.rules.factor"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factors:
+    """A parsed factor rule.
+
+    Attributes:
+      rule: what it was parsed from.
+      sizes: factor name -> how many indices it has.
+      operands: factor name -> for each operand, where the factor runs, or None.
+      results: the same for each result.
+      hidden: names of factors that are never outermost somewhere that they occur, so they cannot be cut.
+    """
+
+    rule: FactorRule
+    sizes: Mapping[str, int]
+    operands: Mapping[str, tuple[Placement | None, ...]]
+    results: Mapping[str, tuple[Placement | None, ...]]
+    hidden: frozenset[str]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The factors that can be cut, in order of appearance."""
+        return tuple(n for n in self.sizes if self.why_whole(n) is None)
+
+    def why_whole(self, name: str) -> str | None:
+        """Say why factor `name` cannot be cut here, or None if it can."""
+        if name in self.hidden:
+            return "it is an inner part of a composed axis"
+        placed = [p is not None for p in self.results[name]]
+        if not all(placed) and not (name in self.rule.reduced and not any(placed)):
+            return self.rule.whole or "the equation mixes its indices"
+        return None
+
+    def at_operand(self, k: int, axis: int) -> str | None:
+        """Name of the factor that runs outermost along `axis` of operand `k`."""
+        return self._at(self.operands, k, axis)
+
+    def at_result(self, k: int, axis: int) -> str | None:
+        """Name of the factor that runs outermost along `axis` of result `k`."""
+        return self._at(self.results, k, axis)
+
+    def _at(self, places: Mapping[str, tuple[Placement | None, ...]], k: int, axis: int) -> str | None:
+        for name, at in places.items():
+            place = at[k]
+            if place is not None and place.axis == axis and name not in self.hidden:
+                return name
+        return None
+
+
+_TOKEN = re.compile(r"\(([^()]*)\)|(\S+)")
+
+
+def parse(rule: FactorRule, context: EquationContext) -> Factors:
+    """Parse a rule's string against the shapes of its equation.
+
+    Args:
+      rule: the rule.
+      context: the equation; its shapes fix the factors' sizes.
+
+    Returns:
+      The factors and where they run.
+
+    Raises:
+      RuleError: if the string does not fit the shapes, or one factor would have two sizes.
+    """
+    left, arrow, right = rule.equation.partition("->")
+    if not arrow:
+        raise RuleError(f"rule of {context.primitive!r}: {rule.equation!r} has no '->'")
+    sides = (_tokens(left, len(context.operands)), _tokens(right, len(context.results)))
+    shapes = ([v.shape for v in context.operands], [v.shape for v in context.results])
+    sizes = _sizes(context.primitive, rule, sides, shapes)
+    hidden: set[str] = set()
+    places: tuple[dict, dict] = ({n: [] for n in sizes}, {n: [] for n in sizes})
+    for side in (0, 1):
+        for tokens in sides[side]:
+            found: dict[str, Placement] = {}
+            for axis, names in enumerate(tokens):
+                inner = math.prod(sizes[n] for n in names)
+                outermost = True
+                for name in names:
+                    inner //= max(sizes[name], 1)
+                    if name in found:
+                        raise RuleError(f"rule of {context.primitive!r}: factor {name!r} twice in one value")
+                    found[name] = Placement(axis=axis, block=inner)
+                    if not outermost:
+                        hidden.add(name)
+                    outermost = outermost and sizes[name] == 1
+            for name in sizes:
+                places[side][name].append(found.get(name))
+    return Factors(
+        rule=rule,
+        sizes=sizes,
+        operands={n: tuple(p) for n, p in places[0].items()},
+        results={n: tuple(p) for n, p in places[1].items()},
+        hidden=frozenset(hidden),
+    )
+
+
+def _tokens(side: str, count: int) -> list[list[list[str]]]:
+    """Split one side into values, axes and factor names; `_` becomes an axis without names."""
+    values = side.split(",") if count else []
+    if count and len(values) != count:
+        raise RuleError(f"{side!r} names {len(values)} values, the equation has {count}")
+    return [
+        [(m[1].split() if m[1] is not None else [] if m[2] == WHOLE else [m[2]]) for m in _TOKEN.finditer(v)]
+        for v in values
+    ]
+
+
+def _sizes(primitive: str, rule: FactorRule, sides: tuple, shapes: tuple) -> dict[str, int]:
+    """Sizes of all factors, from the axes that hold one factor; then check the composed axes."""
+    sizes: dict[str, int] = {}
+    composed = []
+    for tokens_of, shapes_of in zip(sides, shapes, strict=True):
+        for tokens, shape in zip(tokens_of, shapes_of, strict=True):
+            if len(tokens) != len(shape):
+                raise RuleError(f"rule of {primitive!r}: {rule.equation!r} does not fit shape {tuple(shape)}")
+            for names, extent in zip(tokens, shape, strict=True):
+                if len(names) == 1:
+                    if sizes.setdefault(names[0], extent) != extent:
+                        raise RuleError(
+                            f"rule of {primitive!r}: factor {names[0]!r} has sizes {sizes[names[0]]} and {extent} "
+                            f"in {rule.equation!r}"
+                        )
+                elif names:
+                    composed.append((names, extent))
+    for names, extent in composed:
+        unknown = [n for n in names if n not in sizes]
+        if unknown or math.prod(sizes[n] for n in names) != extent:
+            raise RuleError(f"rule of {primitive!r}: axis ({' '.join(names)}) does not have size {extent}")
+    return sizes
+
+
+def axis_names(rank: int, prefix: str = "a") -> list[str]:
+    """Names for the axes of a value of this rank: a0, a1, …"""
+    return [f"{prefix}{k}" for k in range(rank)]

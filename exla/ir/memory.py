@@ -1,0 +1,160 @@
+"""Projected memory: what the compiler will probably need, from liveness over the program.
+
+Two models of one program:
+
+* *fused*: element-wise values whose every consumer can be computed in the same loop are never materialised, as
+  XLA's fusion does; reshapes are views; an element-wise result may take the place of an operand that dies.
+* *unfused*: every value is materialised. This is an upper bound on what a fusion can hold inside itself.
+
+`projected_bytes` is arguments plus the fused peak. It ranks candidates; what is believed is the compiler's
+figure. Values inside a chunk loop are those of its body, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from exla import _compat
+from exla._compat import Literal
+from exla.ir.primitives import CHEAP, FUSIBLE, REDUCERS, VIEWS
+from exla.ir.program import Program, value_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One value that is live at the peak, and the path of loop equations that leads to its program."""
+
+    program: Program
+    path: tuple[int, ...]
+    var: Any
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """The projected peak of a program.
+
+    Attributes:
+      arguments_bytes: constants and arguments, live throughout.
+      outputs_bytes: the outputs.
+      bytes: arguments plus the largest sum of live values.
+      temporary_bytes: the same without the arguments.
+      held: the values that are live at the peak, largest first.
+    """
+
+    arguments_bytes: int
+    outputs_bytes: int
+    bytes: int
+    held: tuple[Held, ...]
+
+    @property
+    def temporary_bytes(self) -> int:
+        return self.bytes - self.arguments_bytes
+
+
+def project(program: Program, *, fused: bool = True, path: tuple[int, ...] = ()) -> Peak:
+    """Project the peak memory of a program.
+
+    Args:
+      program: the program.
+      fused: whether element-wise chains are assumed to be fused.
+      path: positions of the loop equations around it, for the report.
+
+    Returns:
+      The peak and what holds it.
+    """
+    roots = _roots(program, fused)
+    arguments = set(program.invars)
+    outputs = {v for v in program.outvars if not isinstance(v, Literal)}
+    last: dict[Any, int] = {}
+    end = len(program.eqns)
+    for i, eqn in enumerate(program.eqns):
+        for v in _variables(eqn.invars):
+            last.update((root, i) for root in roots[v])
+    last.update((root, end) for v in outputs for root in roots.get(v, (v,)))
+    live: dict[Any, int] = {}
+    best, best_held = 0, ()
+    total = 0
+    for i, eqn in enumerate(program.eqns):
+        dying = [v for v in live if last.get(v, i) <= i]
+        inner = _inner_peak(eqn, (*path, i), fused)
+        made = {v: value_bytes(v) for v in eqn.outvars if v in roots and roots[v] == (v,)}
+        reused = 0
+        if fused and eqn.primitive.name in FUSIBLE:
+            reused = min(sum(live[v] for v in dying), sum(made.values()))
+        live.update(made)
+        total += sum(made.values())
+        now = total - reused + (inner.temporary_bytes if inner else 0)
+        if now > best:
+            best = now
+            here = (Held(program=program, path=path, var=v, bytes=b) for v, b in live.items())
+            best_held = (*here, *(inner.held if inner else ()))
+        for v in [*dying, *(v for v in made if last.get(v, -1) <= i)]:
+            total -= live.pop(v, 0)
+    arguments_bytes = sum(value_bytes(v) for v in arguments)
+    held = [Held(program=program, path=path, var=v, bytes=value_bytes(v)) for v in program.invars] if not path else []
+    held = sorted([*best_held, *held], key=lambda h: -h.bytes)
+    return Peak(
+        arguments_bytes=arguments_bytes,
+        outputs_bytes=sum(value_bytes(v) for v in outputs),
+        bytes=arguments_bytes + best,
+        held=tuple(held),
+    )
+
+
+def _variables(atoms: Iterable[Any]) -> list[Any]:
+    return [v for v in atoms if not isinstance(v, Literal)]
+
+
+def _roots(program: Program, fused: bool) -> dict[Any, tuple[Any, ...]]:
+    """Variable -> the materialised values that it is read from; itself where it is materialised."""
+    roots: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}
+    outputs = set(_variables(program.outvars))
+    for eqn in program.eqns:
+        for var in eqn.outvars:
+            if _compat.is_drop(var):
+                continue
+            if var in outputs or not (fused and _is_virtual(program, eqn, var)):
+                roots[var] = (var,)
+            else:
+                roots[var] = tuple(dict.fromkeys(r for v in _variables(eqn.invars) for r in roots[v]))
+    return roots
+
+
+def _is_virtual(program: Program, eqn: Any, var: Any) -> bool:
+    """Whether the compiler will probably never store this value."""
+    name = eqn.primitive.name
+    if name in VIEWS:
+        return True
+    if name not in FUSIBLE:
+        return False
+    users = {program.eqns[i].primitive.name for i, _ in program.consumers.get(var, ())}
+    if not users <= FUSIBLE | REDUCERS:
+        return False
+    return name in CHEAP or len(program.consumers.get(var, ())) <= 1
+
+
+def _inner_peak(eqn: Any, path: tuple[int, ...], fused: bool) -> Peak | None:
+    """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
+    if eqn.primitive.name == "exla_split":
+        loop = eqn.params["loop"]
+        body = project(loop.body, fused=fused, path=path)
+        slices = [v for v, p in zip(loop.body.invars[-len(loop.operands) :], loop.operands, strict=True) if p]
+        extra = sum(value_bytes(v) for v in slices) if loop.operands else 0
+        return Peak(
+            arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held
+        )
+    peaks = [project(Program(jaxpr=_open(j)), fused=fused, path=path) for j in _compat.inner_jaxprs(eqn)]
+    if not peaks or eqn.primitive.name in REDUCERS or eqn.primitive.name.startswith("scatter"):
+        return None
+    largest = max(peaks, key=lambda p: p.temporary_bytes)
+    carried = sum(value_bytes(v) for v in eqn.outvars)
+    return Peak(
+        arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=()
+    )
+
+
+def _open(jaxpr: Any) -> Any:
+    return _compat.constants_as_inputs(jaxpr) if jaxpr.constvars else jaxpr

@@ -1,0 +1,233 @@
+"""The program: the flat, canonical jaxpr of one call.
+
+`trace` output is nested (a `jnp` function is a jit within the user's), spelled in several ways (`x**2` is
+`integer_pow`, `jnp.square` is `square`) and holds dead code. `canonical` flattens all calls, gives one spelling
+to one thing and drops what no output needs:
+
+    program = canonical(jax.make_jaxpr(fn)(x))
+    program.eqns[3], program.site(3), program.source(3)
+
+Control flow (`scan`, `while`, `cond`) stays one equation. Constants that the trace captured become leading
+inputs, so that a program is closed and its constants are counted as arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from exla import _compat
+from exla._compat import Literal
+from exla.ir.factors import FACTOR_RULES, EquationContext, Factors, parse
+from exla.ir.fingerprint import equation_fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A place in a program: the equation's position and the fingerprint of the equation there."""
+
+    position: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Program:
+    """A flat jaxpr without constants of its own.
+
+    Attributes:
+      jaxpr: the equations; its inputs are the captured constants, then the arguments.
+      consts: values of the leading inputs.
+    """
+
+    jaxpr: Any
+    consts: tuple[Any, ...] = ()
+
+    @property
+    def eqns(self) -> Sequence[Any]:
+        return self.jaxpr.eqns
+
+    @property
+    def invars(self) -> Sequence[Any]:
+        return self.jaxpr.invars
+
+    @property
+    def outvars(self) -> Sequence[Any]:
+        return self.jaxpr.outvars
+
+    @cached_property
+    def producers(self) -> dict[Any, int]:
+        """Variable -> position of the equation that computes it; inputs are absent."""
+        return {v: i for i, eqn in enumerate(self.eqns) for v in eqn.outvars if not _compat.is_drop(v)}
+
+    @cached_property
+    def consumers(self) -> dict[Any, list[tuple[int, int]]]:
+        """Variable -> (position of equation, position among its operands) of every use."""
+        uses: dict[Any, list[tuple[int, int]]] = {}
+        for i, eqn in enumerate(self.eqns):
+            for k, v in enumerate(eqn.invars):
+                if not isinstance(v, Literal):
+                    uses.setdefault(v, []).append((i, k))
+        return uses
+
+    @cached_property
+    def _contexts(self) -> dict[int, EquationContext]:
+        return {}
+
+    def context(self, position: int) -> EquationContext:
+        """What a factor rule sees of the equation at `position`."""
+        if position not in self._contexts:
+            eqn = self.eqns[position]
+            self._contexts[position] = EquationContext(
+                primitive=eqn.primitive.name,
+                params=eqn.params,
+                operands=tuple(v.aval for v in eqn.invars),
+                results=tuple(v.aval for v in eqn.outvars),
+                bind=lambda *operands, **params: _compat.bind(eqn, *operands, **params),
+            )
+        return self._contexts[position]
+
+    @cached_property
+    def _factors(self) -> dict[int, Factors | None]:
+        return {}
+
+    def factors(self, position: int) -> Factors | None:
+        """The factors of the equation at `position`, or None where its primitive has no rule."""
+        if position not in self._factors:
+            rule = FACTOR_RULES.find(self.eqns[position].primitive.name)
+            if rule is None or self.eqns[position].effects:
+                self._factors[position] = None
+            else:
+                context = self.context(position)
+                self._factors[position] = parse(rule(context), context)
+        return self._factors[position]
+
+    def site(self, position: int) -> Site:
+        """The site of the equation at `position`."""
+        return Site(position=position, fingerprint=equation_fingerprint(self.eqns[position]))
+
+    def source(self, position: int) -> str:
+        """The user's line of the equation at `position`."""
+        return _compat.source_line(self.eqns[position])
+
+    def describe(self, var: Any) -> str:
+        """A value in words: its type, and the primitive that made it."""
+        position = self.producers.get(var)
+        if position is None:
+            return f"{var.aval.str_short(short_dtypes=True)} argument"
+        return f"{var.aval.str_short(short_dtypes=True)} from `{self.eqns[position].primitive.name}`"
+
+
+def value_bytes(var: Any) -> int:
+    """Bytes of a value; abstract tokens have none."""
+    aval = var.aval
+    if not hasattr(aval, "shape"):
+        return 0
+    return math.prod(aval.shape) * _compat.item_bytes(aval.dtype)
+
+
+def trace_function(fn: Callable[..., Any], avals: Sequence[Any], consts: Sequence[Any] = ()) -> Program:
+    """Trace a function of flat arguments into a program.
+
+    Args:
+      fn: takes one array per abstract value and returns a sequence of arrays.
+      avals: abstract values of its arguments.
+      consts: values of its first arguments, where they are constants of the program.
+
+    Returns:
+      The program; array constants that the trace captured come before `consts`.
+    """
+    closed = jax.make_jaxpr(fn)(*(as_struct(a) for a in avals))
+    jaxpr = closed.jaxpr
+    if jaxpr.constvars:
+        jaxpr = _compat.constants_as_inputs(jaxpr)
+    return Program(jaxpr=jaxpr, consts=(*closed.consts, *consts))
+
+
+def as_struct(aval: Any) -> jax.ShapeDtypeStruct:
+    """The ShapeDtypeStruct of an abstract value, weak type kept."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def canonical(closed: Any) -> Program:
+    """Flatten and canonicalise a traced function.
+
+    Args:
+      closed: a ClosedJaxpr, as `jax.make_jaxpr` or `jax.jit(f).trace(x).jaxpr` gives.
+
+    Returns:
+      The program.
+    """
+    jaxpr = closed.jaxpr
+
+    def flat(*values: Any) -> list[Any]:
+        return evaluate(jaxpr, values, _inline)
+
+    avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
+    program = trace_function(flat, avals, closed.consts)
+    live = live_equations(program)
+    if len(live) == len(program.eqns):
+        return program
+    kept = program.jaxpr.replace(eqns=[program.eqns[i] for i in sorted(live)])
+    return Program(jaxpr=kept, consts=program.consts)
+
+
+def live_equations(program: Program) -> set[int]:
+    """Positions of the equations that an output or an effect needs."""
+    needed = {v for v in program.outvars if not isinstance(v, Literal)}
+    live = set()
+    for i in range(len(program.eqns) - 1, -1, -1):
+        eqn = program.eqns[i]
+        if eqn.effects or any(v in needed for v in eqn.outvars):
+            live.add(i)
+            needed.update(v for v in eqn.invars if not isinstance(v, Literal))
+    return live
+
+
+def evaluate(
+    jaxpr: Any,
+    values: Sequence[Any],
+    step: Callable[[Any, list[Any]], list[Any]],
+) -> list[Any]:
+    """Interpret a jaxpr.
+
+    Args:
+      jaxpr: the equations.
+      values: one per constvar and invar.
+      step: evaluates one equation on its operands.
+
+    Returns:
+      One value per output.
+    """
+    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
+    last = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not isinstance(v, Literal)}
+    keep = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    for i, eqn in enumerate(jaxpr.eqns):
+        results = step(eqn, [v.val if isinstance(v, Literal) else env[v] for v in eqn.invars])
+        env.update(zip(eqn.outvars, results, strict=True))
+        for v in eqn.invars:
+            if not isinstance(v, Literal) and last[v] == i and v not in keep:
+                env.pop(v, None)
+    return [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+
+
+def _inline(eqn: Any, operands: list[Any]) -> list[Any]:
+    """Evaluate one equation, calls flattened and spellings made canonical."""
+    called = _compat.called_jaxpr(eqn)
+    if called is not None:
+        jaxpr, consts = called
+        with _compat.equation_context(eqn):
+            return evaluate(jaxpr, [*consts, *operands], _inline)
+    if eqn.primitive.name == "integer_pow" and eqn.params["y"] == 2:
+        with _compat.equation_context(eqn):
+            return [jax.lax.square(operands[0])]
+    if eqn.primitive.name == "stop_gradient":
+        return operands
+    if eqn.primitive.name in ("broadcast_in_dim", "reshape") and len(operands) == 1:
+        if tuple(operands[0].shape) == tuple(eqn.outvars[0].aval.shape):
+            return operands
+    return _compat.bind(eqn, *operands)

@@ -1,0 +1,75 @@
+"""Decisions: what a candidate is made of, as data that can be stored and replayed.
+
+A candidate is a tuple of decisions. `Split` names its seed by site, not by object, so that it can be replayed
+on a freshly traced program, in another process too. A replay that does not apply raises `ReplayMiss` with the
+reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from exla.ir.program import Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Cut one axis of one value into chunks, and everything that is cut with it.
+
+    Attributes:
+      path: positions of the loop equations around the program that holds the value; () = the outermost one.
+      site: the equation that makes the seed value; position -1 = it is an input.
+      result: which result of the equation, or which input of the program.
+      axis: the axis that is cut.
+      small_bytes: values up to this size were allowed to stay whole when the region was grown.
+      chunk: indices of the factor per trip.
+    """
+
+    path: tuple[int, ...]
+    site: Site
+    result: int
+    axis: int
+    small_bytes: int
+    chunk: int
+
+    def __str__(self) -> str:
+        where = "" if not self.path else f" inside loop {'.'.join(map(str, self.path))}"
+        return f"split axis {self.axis} of equation {self.site.position}{where}, chunks of {self.chunk}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOption:
+    """Compile with an XLA option set."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"compile option {self.name}={self.value!r}"
+
+
+Decision = Split | CompileOption
+
+
+def to_json(decision: Decision) -> dict[str, Any]:
+    """A decision as plain data."""
+    return {"kind": type(decision).__name__, **asdict(decision)}
+
+
+def from_json(data: dict[str, Any]) -> Decision:
+    """A decision from plain data.
+
+    Raises:
+      ValueError: if it is not one.
+    """
+    fields = {k: v for k, v in data.items() if k != "kind"}
+    try:
+        if data.get("kind") == "CompileOption":
+            return CompileOption(**fields)
+        if data.get("kind") == "Split":
+            site = Site(**fields.pop("site"))
+            return Split(site=site, path=tuple(fields.pop("path")), **fields)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"not a decision: {data!r} ({error})") from error
+    raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Split")

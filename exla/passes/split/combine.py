@@ -1,0 +1,140 @@
+"""Combiners: how a region's output is put together from the chunks.
+
+`stack` writes each chunk in place along the factor and is done by the loop itself. Everything else is a monoid:
+a partial state per chunk, `merge`d into the state so far, turned into the equation's results by `finish`. Chunks
+are merged in increasing order, so a merge that prefers its left argument on ties keeps the lowest index, as
+`lax.argmax` and `lax.top_k` do.
+
+    state = start(partial)            # the identity, or None: the first chunk is the state
+    state = merge(context, state, partial)
+    results = finish(context, state)
+
+Sums and products of floats below 32 bits are kept in float32 between chunks, so that many chunks do not lose
+what one long reduction would have kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from exla.ir.factors import EquationContext
+from exla.registry import Registry
+
+State = Sequence[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combiner:
+    """A monoid over partial states.
+
+    Attributes:
+      merge: (context, state, partial) -> state.
+      identity: abstract partial -> its identity array; None where the first chunk must start the state.
+      prepare: partial -> partial as it is kept (wider dtype).
+      finish: (context, state) -> the equation's results.
+      least_chunk: context -> the smallest chunk of the factor that the combiner can take.
+    """
+
+    merge: Callable[[EquationContext, State, State], State]
+    identity: Callable[[Any], Any] | None = None
+    prepare: Callable[[Any], Any] = lambda array: array
+    finish: Callable[[EquationContext, State], State] = lambda context, state: state
+    least_chunk: Callable[[EquationContext], int] = lambda context: 1
+
+
+COMBINERS: Registry[Combiner] = Registry("combiner")
+
+
+def _widen(array: Any) -> Any:
+    narrow = jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 32
+    return lax.convert_element_type(array, np.float32) if narrow else array
+
+
+def _narrow(context: EquationContext, state: State) -> State:
+    return [lax.convert_element_type(s, r.dtype) for s, r in zip(state, context.results, strict=True)]
+
+
+def _elementwise(operation: Callable[[Any, Any], Any]) -> Callable[..., State]:
+    return lambda context, state, partial: [operation(a, b) for a, b in zip(state, partial, strict=True)]
+
+
+def _full(value: Any) -> Callable[[Any], Any]:
+    return lambda aval: jnp.full(aval.shape, value, aval.dtype)
+
+
+def _lowest(aval: Any) -> Any:
+    if aval.dtype == np.bool_:
+        return jnp.zeros(aval.shape, aval.dtype)
+    low = -jnp.inf if jnp.issubdtype(aval.dtype, jnp.inexact) else jnp.iinfo(aval.dtype).min
+    return jnp.full(aval.shape, low, aval.dtype)
+
+
+def _highest(aval: Any) -> Any:
+    if aval.dtype == np.bool_:
+        return jnp.ones(aval.shape, aval.dtype)
+    high = jnp.inf if jnp.issubdtype(aval.dtype, jnp.inexact) else jnp.iinfo(aval.dtype).max
+    return jnp.full(aval.shape, high, aval.dtype)
+
+
+def _all_ones(aval: Any) -> Any:
+    return jnp.full(aval.shape, True if aval.dtype == np.bool_ else -1, aval.dtype)
+
+
+COMBINERS.register("sum")(
+    Combiner(merge=_elementwise(lax.add), identity=_full(0), prepare=_widen, finish=_narrow)
+)
+COMBINERS.register("prod")(
+    Combiner(merge=_elementwise(lax.mul), identity=_full(1), prepare=_widen, finish=_narrow)
+)
+COMBINERS.register("max")(Combiner(merge=_elementwise(lax.max), identity=_lowest))
+COMBINERS.register("min")(Combiner(merge=_elementwise(lax.min), identity=_highest))
+COMBINERS.register("and")(Combiner(merge=_elementwise(lax.bitwise_and), identity=_all_ones))
+COMBINERS.register("or")(Combiner(merge=_elementwise(lax.bitwise_or), identity=_full(0)))
+COMBINERS.register("xor")(Combiner(merge=_elementwise(lax.bitwise_xor), identity=_full(0)))
+
+
+def _merge_arg(better: Callable[[Any, Any], Any]) -> Callable[..., State]:
+    """Keep the state on ties; a NaN beats every number, and the first NaN stays."""
+
+    def merge(context: EquationContext, state: State, partial: State) -> State:
+        (value, index), (new_value, new_index) = state, partial
+        take = better(new_value, value)
+        if jnp.issubdtype(value.dtype, jnp.inexact):
+            is_nan = lax.ne(value, value)
+            take = lax.bitwise_and(lax.bitwise_not(is_nan), lax.bitwise_or(take, lax.ne(new_value, new_value)))
+        return [lax.select(take, new_value, value), lax.select(take, new_index, index)]
+
+    return merge
+
+
+def _index_only(context: EquationContext, state: State) -> State:
+    return [state[1]]
+
+
+COMBINERS.register("argmax")(Combiner(merge=_merge_arg(lax.gt), finish=_index_only))
+COMBINERS.register("argmin")(Combiner(merge=_merge_arg(lax.lt), finish=_index_only))
+
+
+def _merge_top_k(context: EquationContext, state: State, partial: State) -> State:
+    """Select k of the k so far and the chunk's k; the state comes first, so ties keep the lower index."""
+    axis = _top_k_axis(context)
+    values = lax.concatenate([state[0], partial[0]], axis)
+    indices = lax.concatenate([state[1], partial[1]], axis)
+    best, where = context.bind(values)
+    return [best, jnp.take_along_axis(indices, where, axis=axis)]
+
+
+def _top_k_axis(context: EquationContext) -> int:
+    rank = len(context.operands[0].shape)
+    return int(context.params.get("axis", rank - 1)) % rank
+
+
+COMBINERS.register("top_k")(
+    Combiner(merge=_merge_top_k, least_chunk=lambda context: int(context.params["k"]))
+)

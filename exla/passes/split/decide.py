@@ -1,0 +1,154 @@
+"""The split pass: which splits a program offers, and applying one.
+
+A pass has two verbs. `enumerate_splits(program)` looks at the values that hold the projected peak and offers one
+`Seed` for each axis of each that leads to a different region; with a chunk size a seed is a `Split` decision.
+`apply_split(program, decision)` replays one on a freshly traced program. A seed inside a loop's body carries the
+path of loop equations that leads there; applying it rebuilds the loops around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from exla._compat import Literal
+from exla.errors import ReplayMiss
+from exla.ir.check import check
+from exla.ir.memory import Held
+from exla.ir.program import Program, Site
+from exla.passes.decisions import Split
+from exla.passes.split.apply import split_program
+from exla.passes.split.loop import Loop
+from exla.passes.split.regions import Region, grow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """A region that could be split, and the decision that names it (its chunk is a placeholder)."""
+
+    region: Region
+    decision: Split
+
+    def split(self, chunk: int) -> Split:
+        """The decision to cut this seed's factor into chunks of this size."""
+        return replace(self.decision, chunk=chunk)
+
+
+def enumerate_splits(
+    program: Program, held: Sequence[Held], small_bytes: Sequence[int], values: int = 4
+) -> Iterator[Seed]:
+    """Offer the splits that could shrink what holds the peak.
+
+    Args:
+      program: the outermost program.
+      held: what is live at the peak, largest first.
+      small_bytes: thresholds below which values may stay whole; one region each is tried.
+      values: how many of the held values to look at.
+
+    Yields:
+      Seeds with distinct regions.
+    """
+    known: set[Any] = set()
+    looked_at = 0
+    for item in held:
+        shape = getattr(item.var.aval, "shape", ())
+        if looked_at == values:
+            return
+        if max(shape, default=0) < 2:
+            continue
+        looked_at += 1
+        for axis in range(len(shape)):
+            for small in dict.fromkeys(small_bytes):
+                region = grow(item.program, item.var, axis, small)
+                if region is None:
+                    continue
+                identity = (item.path, region.instances, region.outputs)
+                if identity not in known:
+                    known.add(identity)
+                    yield Seed(region=region, decision=_decision(item, axis, small))
+
+
+def apply_split(program: Program, decision: Split) -> Program:
+    """Replay a split.
+
+    Args:
+      program: the outermost program.
+      decision: the split.
+
+    Returns:
+      The program with the region's equations in chunk loops.
+
+    Raises:
+      ReplayMiss: if the decision does not apply to this program.
+    """
+
+    def change(inner: Program, is_tail: bool) -> Program:
+        return split_program(_resolve(inner, decision, is_tail), decision.chunk)
+
+    return _at_path(program, decision.path, change)
+
+
+def apply_seed(program: Program, seed: Seed, chunk: int) -> Program:
+    """Apply a seed that was enumerated on this very program, without growing its region again."""
+
+    def change(inner: Program, is_tail: bool) -> Program:
+        region = _resolve(inner, seed.split(chunk), is_tail) if is_tail else seed.region
+        return split_program(region, chunk)
+
+    return _at_path(program, seed.decision.path, change)
+
+
+def _decision(item: Held, axis: int, small_bytes: int) -> Split:
+    position = item.program.producers.get(item.var, -1)
+    if position < 0:
+        site, result = Site(position=-1, fingerprint=""), list(item.program.invars).index(item.var)
+    else:
+        site = item.program.site(position)
+        result = list(item.program.eqns[position].outvars).index(item.var)
+    return Split(path=item.path, site=site, result=result, axis=axis, small_bytes=small_bytes, chunk=0)
+
+
+def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region:
+    """Grow the region that a decision names; a tail program has the same equations at other shapes."""
+    position = decision.site.position
+    if position >= len(program.eqns) or position < -1:
+        raise ReplayMiss(f"{decision}: the program has only {len(program.eqns)} equations")
+    if position >= 0 and not is_tail and program.site(position) != decision.site:
+        raise ReplayMiss(f"{decision}: equation {position} is another one than when the decision was made")
+    values = program.invars if position < 0 else program.eqns[position].outvars
+    if not 0 <= decision.result < len(values):
+        raise ReplayMiss(f"{decision}: there is no value {decision.result} there")
+    var = values[decision.result]
+    if isinstance(var, Literal) or not 0 <= decision.axis < len(var.aval.shape):
+        raise ReplayMiss(f"{decision}: the value there has no axis {decision.axis}")
+    region = grow(program, var, decision.axis, decision.small_bytes)
+    if region is None:
+        raise ReplayMiss(f"{decision}: nothing can be cut there")
+    if not region.least_chunk <= decision.chunk < region.size:
+        raise ReplayMiss(
+            f"{decision}: chunks must be from {region.least_chunk} to {region.size - 1} there, not {decision.chunk}"
+        )
+    return region
+
+
+def _at_path(
+    program: Program, path: Sequence[int], change: Callable[[Program, bool], Program], is_tail: bool = False
+) -> Program:
+    """Change the program that a path of loop equations leads to; a tail that cannot be changed stays as it is."""
+    if not path:
+        return check(change(program, is_tail))
+    position, *rest = path
+    if position >= len(program.eqns) or program.eqns[position].primitive.name != "exla_split":
+        raise ReplayMiss(f"equation {position} is not a chunk loop")
+    eqn = program.eqns[position]
+    loop: Loop = eqn.params["loop"]
+    tail = loop.tail
+    if tail is not None:
+        with contextlib.suppress(ReplayMiss):
+            tail = _at_path(tail, rest, change, is_tail=True)
+    changed = replace(loop, body=_at_path(loop.body, rest, change, is_tail), tail=tail)
+    eqns = list(program.eqns)
+    eqns[position] = eqn.replace(params={**eqn.params, "loop": changed})
+    return Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts)

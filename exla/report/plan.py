@@ -1,0 +1,193 @@
+"""`Plan`: what exla decided for one signature, and why, as data and as text.
+
+The four byte counts are never mixed: `limit_bytes` (the cap), `projected_bytes` (our model), `compiled_bytes` (the
+compiler's buffer assignment, plus a bound on what it leaves out), `measured_bytes` (a running process; None until
+something has measured it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from exla.ir.memory import project
+from exla.ir.program import Program, value_bytes
+from exla.passes.decisions import Decision, Split
+from exla.search.driver import Choice
+from exla.units import format_bytes
+
+MOST_VALUES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueReport:
+    """What was done about one big value of the user's program.
+
+    Attributes:
+      name: type and primitive, e.g. "f32[20000,20000] from `exp`".
+      bytes: its whole size.
+      source: the user's line.
+      fate: what was done, or why nothing was.
+    """
+
+    name: str
+    bytes: int
+    source: str
+    fate: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What exla decided for one signature of a function.
+
+    Attributes:
+      decisions: what the candidate is made of; empty where the program is used as it is.
+      limit_bytes: the cap on arguments + outputs + temporaries - aliased.
+      projected_bytes: what our model expects of the chosen program.
+      compiled_bytes: the compiler's figure for it.
+      measured_bytes: growth of a process that ran it, or None.
+      unaccounted_bytes: the part of compiled_bytes that bounds what the compiler's own figure leaves out.
+      plain_bytes: the compiler's figure for the unchanged program, or None where it was not asked.
+      untouched: whether this is the program exactly as jax.jit compiles it.
+      values: what was done about each big value.
+      tried: (candidate, compiled bytes) in the order they were compiled.
+      source: "search" or "record".
+      search_s: seconds that planning and compiling took.
+      compiled: jax's Compiled object.
+      program: the chosen program, as a jaxpr in which chunk loops are `exla_split` equations.
+    """
+
+    decisions: tuple[Decision, ...]
+    limit_bytes: int
+    projected_bytes: int
+    compiled_bytes: int
+    measured_bytes: int | None
+    unaccounted_bytes: int
+    plain_bytes: int | None
+    untouched: bool
+    values: tuple[ValueReport, ...]
+    tried: tuple[tuple[str, int], ...]
+    source: str
+    search_s: float
+    compiled: Any = field(repr=False)
+    program: Any = field(repr=False)
+
+    def __str__(self) -> str:
+        measured = "not measured" if self.measured_bytes is None else format_bytes(self.measured_bytes)
+        lines = [
+            "exla plan",
+            f"  limit      {format_bytes(self.limit_bytes)}",
+            f"  projected  {format_bytes(self.projected_bytes)}",
+            f"  compiled   {format_bytes(self.compiled_bytes)}"
+            + (f" (of which {format_bytes(self.unaccounted_bytes)} bound library calls)" if self.unaccounted_bytes else ""),
+            f"  measured   {measured}",
+        ]
+        if self.plain_bytes is not None and not self.untouched:
+            lines.append(f"  jax.jit    {format_bytes(self.plain_bytes)} by the same compiler")
+        if self.untouched:
+            lines.append("  decisions: none; the program obeys the limit and is used exactly as jax.jit compiles it")
+        else:
+            lines.append("  decisions:")
+            lines += [f"    {k}. {d}" for k, d in enumerate(self.decisions, 1)]
+        return "\n".join(lines)
+
+
+def make_plan(original: Program, choice: Choice) -> Plan:
+    """Describe a choice.
+
+    Args:
+      original: the canonical program before any decision.
+      choice: what the driver chose for it.
+    """
+    plain = next((b for what, b in choice.tried if what.startswith("as jax.jit")), None)
+    return Plan(
+        decisions=choice.decisions,
+        limit_bytes=choice.limit_bytes,
+        projected_bytes=choice.peak.bytes,
+        compiled_bytes=choice.compiled_bytes.total,
+        measured_bytes=None,
+        unaccounted_bytes=choice.compiled_bytes.unaccounted,
+        plain_bytes=plain,
+        untouched=choice.untouched,
+        values=tuple(_values(original, choice)),
+        tried=choice.tried,
+        source=choice.source,
+        search_s=choice.search_s,
+        compiled=choice.compiled,
+        program=choice.program.jaxpr,
+    )
+
+
+def explain_text(plan: Plan) -> str:
+    """Say in words what was split, what was left alone, and why."""
+    lines = [str(plan), "", "big values, largest first:"]
+    for value in plan.values:
+        where = f"  [{value.source}]" if value.source else ""
+        lines.append(f"  {format_bytes(value.bytes):>24}  {value.name}{where}")
+        lines.append(f"  {'':>24}    {value.fate}")
+    if not plan.values:
+        lines.append("  none")
+    lines += ["", f"candidates compiled ({plan.source}, {plan.search_s:.2f} s):"]
+    for what, count in plan.tried:
+        verdict = "obeys" if count <= plan.limit_bytes else "over the limit"
+        lines.append(f"  {format_bytes(count):>24}  {verdict}: {what}")
+    return "\n".join(lines)
+
+
+def _values(original: Program, choice: Choice) -> list[ValueReport]:
+    """The biggest values of the original program and what became of each."""
+    made = [v for eqn in original.eqns for v in eqn.outvars if hasattr(v.aval, "shape")]
+    by_size = sorted([*original.invars, *made], key=value_bytes, reverse=True)[:MOST_VALUES]
+    stored = {h.var for h in project(original).held}
+    outputs = {v for v in original.outvars if not hasattr(v, "val")}
+    fates = _fates(choice)
+    reports = []
+    for var in by_size:
+        if value_bytes(var) == 0:
+            continue
+        position = original.producers.get(var)
+        name = original.describe(var)
+        source = original.source(position) if position is not None else ""
+        if position is None:
+            fate = "argument: the caller holds it"
+        elif (name, source) in fates:
+            fate = fates[name, source]
+        elif var in outputs:
+            fate = "output: whole in the end"
+        elif choice.untouched:
+            fate = "left alone: the program obeys the limit" if var in stored else "never stored: fused, or small beside the peak"
+        else:
+            fate = _unsplit_fate(original, position, var in stored)
+        reports.append(ValueReport(name=name, bytes=value_bytes(var), source=source, fate=fate))
+    return reports
+
+
+def _unsplit_fate(original: Program, position: int, stored: bool) -> str:
+    name = original.eqns[position].primitive.name
+    if original.factors(position) is None:
+        return f"kept whole: `{name}` has no factor rule, so it is a barrier"
+    return "kept whole: the limit is obeyed without cutting it" if stored else "not stored whole: fused into what uses it"
+
+
+def _fates(choice: Choice) -> dict[tuple[str, str], str]:
+    """(name, source) of the values that the chosen splits cut or could not cut."""
+    splits = [d for d in choice.decisions if isinstance(d, Split)]
+    fates: dict[tuple[str, str], str] = {}
+    for seed, split in zip(choice.seeds, splits, strict=False):
+        region = seed.region
+        program = region.program
+        trips = -(-region.size // split.chunk)
+        stacked = {o.stacked[0] for o in region.outputs if o.stacked is not None}
+        levels = len(region.levels)
+        for var, axis in region.makers:
+            position = program.producers[var]
+            how = "written chunk by chunk into the whole" if var in stacked else "only one chunk exists at a time"
+            again = f", computed on up to {levels} passes" if levels > 1 else ""
+            fate = f"split along axis {axis}: {trips} chunks of {split.chunk}, {how}{again}"
+            fates.setdefault((program.describe(var), program.source(position)), fate)
+        for var, why in region.blocked.items():
+            position = program.producers.get(var)
+            if position is not None:
+                fates.setdefault((program.describe(var), program.source(position)), f"not split further: {why}")
+    return fates

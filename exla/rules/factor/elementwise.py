@@ -1,0 +1,23 @@
+"""Element-wise primitives: every axis of the result is the same axis of every operand of that rank.
+
+`sin`, `add`, `select_n` and their kin compute each output element from the elements at the same index, so
+each axis is a factor. Scalars (a scalar predicate, the bounds of `clamp`) have no axes and are passed whole.
+"""
+
+from __future__ import annotations
+
+from exla.ir.factors import FACTOR_RULES, WHOLE, EquationContext, FactorRule, axis_names
+from exla.ir.primitives import ELEMENTWISE
+
+
+@FACTOR_RULES.register(*ELEMENTWISE)
+def elementwise(context: EquationContext) -> FactorRule:
+    """`a0 a1 …, a0 a1 … -> a0 a1 …`, scalars without axes; an operand's unit axis that is stretched is whole."""
+    names = axis_names(len(context.results[0].shape))
+    extents = context.results[0].shape
+    left = []
+    for operand in context.operands:
+        stretched = [e != r for e, r in zip(operand.shape, extents, strict=False)]
+        left.append(" ".join(WHOLE if s else n for n, s in zip(names, stretched, strict=False)))
+    right = ", ".join(" ".join(names) for _ in context.results)
+    return FactorRule(equation=f"{', '.join(left)} -> {right}")

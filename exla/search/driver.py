@@ -1,0 +1,324 @@
+"""The driver: from a traced call to a compiled program that obeys the cap.
+
+    decide(call, target, options) -> Choice
+
+Candidate 0 is the program as `jax.jit` compiles it. If its bytes are within the limit it is used untouched.
+Otherwise the strategy proposes split programs, the target compiles the best few, those over the limit are
+dropped, and the goal is tightened by what the compiler's figure was over it. A record of an earlier search is
+replayed first. Nothing left: `MemoryLimitError`, before anything has run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from exla.errors import Holder, MemoryLimitError, ReplayMiss
+from exla.ir.emit import emit
+from exla.ir.fingerprint import fingerprint
+from exla.ir.memory import Peak, project
+from exla.ir.program import Program, as_struct
+from exla.options import Options
+from exla.passes.decisions import CompileOption, Decision, Split, from_json, to_json
+from exla.passes.split.decide import Seed, apply_split
+from exla.passes.split.loop import run as run_loop
+from exla.search.cost import Rates
+from exla.search.records import Record, RecordStore, make_key
+from exla.search.strategies.heuristic import Proposal, propose
+from exla.targets.base import CompiledBytes, Target
+
+MOST_COMPILES = 8
+EXPANSIONS = {"exla_split": lambda eqn, operands, evaluate: run_loop(eqn.params["loop"], operands, evaluate)}
+RECORDED = ("program", "arguments", "target", "device", "jax", "jaxlib", "xla_flags", "exla", "limit", "options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One signature of a function, traced.
+
+    Attributes:
+      program: the canonical program.
+      compile_plain: compiles the function exactly as `jax.jit` does.
+      donated: positions of donated arguments among the flat arguments.
+      compiler_options: the user's own.
+    """
+
+    program: Program
+    compile_plain: Callable[[], Any]
+    donated: tuple[int, ...]
+    compiler_options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the driver chose.
+
+    Attributes:
+      compiled: jax's Compiled; of the user's function where `untouched`, else of flat constants and arguments.
+      untouched: whether it is the program as `jax.jit` compiles it.
+      decisions: what was decided.
+      program: the program after the decisions.
+      peak: its projected peak.
+      compiled_bytes: the compiler's figure.
+      limit_bytes: the limit that it obeys.
+      seeds: the regions that were split.
+      tried: (what, compiled bytes) of every candidate compiled.
+      source: "search" or "record".
+      search_s: seconds it took.
+    """
+
+    compiled: Any
+    untouched: bool
+    decisions: tuple[Decision, ...]
+    program: Program
+    peak: Peak
+    compiled_bytes: CompiledBytes
+    limit_bytes: int
+    seeds: tuple[Seed, ...] = ()
+    tried: tuple[tuple[str, int], ...] = ()
+    source: str = "search"
+    search_s: float = 0.0
+
+
+@dataclass
+class _Search:
+    """One search in progress."""
+
+    call: Call
+    target: Target
+    options: Options
+    limit_bytes: int
+    store: RecordStore | None
+    key: dict[str, str]
+    started: float = field(default_factory=time.perf_counter)
+    tried: list[tuple[str, int]] = field(default_factory=list)
+
+    def plain(self) -> Choice | None:
+        """Candidate 0: the program as jax.jit compiles it."""
+        begin = time.perf_counter()
+        compiled = self.call.compile_plain()
+        return self._judge(compiled, self.call.program, (), (), True, time.perf_counter() - begin)
+
+    def candidate(
+        self, program: Program, splits: Sequence[Split], seeds: Sequence[Seed], source: str = "search"
+    ) -> Choice | None:
+        """Compile a rewritten program and keep it if it obeys the limit."""
+        options = self.target.plain_options()
+        begin = time.perf_counter()
+        structs = [as_struct(v.aval) for v in program.invars]
+        constants = len(program.consts)
+        compiled = self.target.compile(
+            emit(program, EXPANSIONS),
+            structs,
+            donate=[constants + k for k in self.call.donated],
+            compiler_options={**options, **self.call.compiler_options},
+        )
+        chosen = tuple(CompileOption(name=k, value=v) for k, v in options.items())
+        spent = time.perf_counter() - begin
+        return self._judge(compiled, program, (*splits, *chosen), seeds, False, spent, source)
+
+    def _judge(
+        self,
+        compiled: Any,
+        program: Program,
+        decisions: Sequence[Decision],
+        seeds: Sequence[Seed],
+        untouched: bool,
+        compile_s: float,
+        source: str = "search",
+    ) -> Choice | None:
+        counted = self.target.compiled_bytes(compiled)
+        what = "; ".join(map(str, decisions)) or "as jax.jit compiles it"
+        self.tried.append((what, counted.total))
+        peak = project(program)
+        obeys = counted.total <= self.limit_bytes
+        if self.store is not None and self.options.records == "append" and source == "search":
+            self.store.append(
+                Record(
+                    key=self.key,
+                    decisions=[to_json(d) for d in decisions],
+                    status="ok" if obeys else "over_limit",
+                    compile_s=compile_s,
+                    run_s=None,
+                    limit_bytes=self.limit_bytes,
+                    projected_bytes=peak.bytes,
+                    compiled_bytes=counted.total,
+                    measured_bytes=None,
+                    is_default=untouched,
+                    strategy=self.options.search,
+                    seed=0,
+                )
+            )
+        if not obeys:
+            return None
+        return Choice(
+            compiled=compiled,
+            untouched=untouched,
+            decisions=tuple(decisions),
+            program=program,
+            peak=peak,
+            compiled_bytes=counted,
+            limit_bytes=self.limit_bytes,
+            seeds=tuple(seeds),
+            tried=tuple(self.tried),
+            source=source,
+            search_s=time.perf_counter() - self.started,
+        )
+
+    def recorded(self) -> Choice | None:
+        """Replay what an earlier search chose, if it was anything but the program as it is."""
+        if self.store is None:
+            return None
+        for record in reversed(self.store.lookup(self.key)):
+            if record.status != "ok" or record.is_default:
+                continue
+            try:
+                decisions = [from_json(d) for d in record.decisions]
+                splits = [d for d in decisions if isinstance(d, Split)]
+                program = self.call.program
+                for split in splits:
+                    program = apply_split(program, split)
+            except (ReplayMiss, ValueError):
+                continue
+            return self.candidate(program, splits, (), "record")
+        return None
+
+
+def decide(call: Call, target: Target, options: Options) -> Choice:
+    """Choose and compile a program that obeys the limit.
+
+    Args:
+      call: the traced call.
+      target: what to compile for.
+      options: the user's options; `memory_limit` None means what the target has.
+
+    Returns:
+      The choice; its compiled bytes are at most its limit.
+
+    Raises:
+      MemoryLimitError: if no candidate obeys the limit. Nothing has run.
+    """
+    limit = options.memory_limit if options.memory_limit is not None else target.usable_bytes()
+    named_limit = options.memory_limit is not None
+    store = RecordStore(None) if options.records != "off" and named_limit else None
+    search = _Search(
+        call=call,
+        target=target,
+        options=options,
+        limit_bytes=limit,
+        store=store,
+        key=_key(call, target, options, limit) if store is not None else {},
+    )
+    knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
+    floor = project(call.program)
+    unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit
+    if not knobs and not unsplit_hopeless:
+        choice = search.recorded() or search.plain()
+        if choice is not None:
+            return choice
+    best: Sequence[Proposal] = ()
+    if options.search != "off" and not unsplit_hopeless:
+        choice, best = _split(search, limit)
+        if choice is not None:
+            return choice
+    raise _cannot_fit(search, best, floor)
+
+
+def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposal]]:
+    """Propose and compile until something obeys, tightening the goal by the compiler's word."""
+    goal = limit
+    rates = Rates(cache_bytes=search.target.cache_bytes())
+    seen: set[tuple[Split, ...]] = set()
+    best: Sequence[Proposal] = ()
+    plain = search.candidate(search.call.program, (), ())
+    if plain is not None and not _wants_smaller(search.options, plain.peak):
+        return plain, ()
+    for _ in range(MOST_COMPILES):
+        proposals = propose(
+            search.call.program, goal, rates, search.options.tensor_split_size, search.options.tensor_size_threshold
+        )
+        proposals = [p for p in proposals if p.splits not in seen]
+        best = best or proposals
+        if not proposals:
+            break
+        first = proposals[0]
+        seen.add(first.splits)
+        choice = search.candidate(first.program, first.splits, first.seeds)
+        if choice is not None:
+            return choice, best
+        over = search.tried[-1][1]
+        fixed = first.peak.arguments_bytes + first.peak.outputs_bytes
+        share = max(limit - fixed, 0) / max(over - fixed, 1)
+        goal = fixed + max(int((min(goal, first.peak.bytes) - fixed) * min(share, 0.9) * 0.9), 0)
+    return None, best
+
+
+def _wants_smaller(options: Options, peak: Peak) -> bool:
+    """Whether the paper's knobs ask for a split although the limit does not."""
+    threshold = options.tensor_size_threshold
+    return threshold is not None and any(h.bytes > threshold for h in peak.held)
+
+
+def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, str]:
+    from exla.version import rules_hash
+
+    parts = {
+        "program": fingerprint(call.program),
+        "arguments": " ".join(v.aval.str_short() for v in call.program.invars) + f" donated {call.donated}",
+        **target.fingerprint(),
+        "exla": rules_hash(),
+        "limit": str(limit),
+        "options": f"{options.search} {options.numerics} {options.tensor_size_threshold} "
+        f"{options.tensor_split_size} {sorted(call.compiler_options.items())}",
+    }
+    return make_key(**{name: parts.get(name, "") for name in RECORDED})
+
+
+def _cannot_fit(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:
+    """The error that names the smallest peak found, what holds it, and what blocks each from being split."""
+    smallest = min((b for _, b in search.tried), default=floor.arguments_bytes + floor.outputs_bytes)
+    by_peak = sorted(proposals, key=lambda p: p.peak.bytes)
+    peak = by_peak[0].peak if by_peak else project(search.call.program)
+    blocked = {v: why for p in by_peak[:1] for s in p.seeds for v, why in s.region.blocked.items()}
+    reasons = _blocked_by_name(search.call.program, blocked)
+    holders = []
+    for item in peak.held[:3]:
+        program = item.program
+        position = program.producers.get(item.var)
+        source = program.source(position) if position is not None else ""
+        name = program.describe(item.var)
+        if position is None:
+            why = "it is an argument, which the caller holds"
+        elif not item.path and item.var in program.outvars:
+            why = "it is an output, which must be whole in the end"
+        else:
+            why = reasons.get((name, source)) or _why_not(program, item.var, search.options)
+        holders.append(Holder(name=name, bytes=item.bytes, source=source, blocked=why))
+    return MemoryLimitError(limit_bytes=search.limit_bytes, smallest_peak_bytes=smallest, holders=tuple(holders))
+
+
+def _blocked_by_name(program: Program, blocked: Mapping[Any, str]) -> dict[tuple[str, str], str]:
+    found = {}
+    for var, why in blocked.items():
+        position = program.producers.get(var)
+        if position is not None:
+            found[program.describe(var), program.source(position)] = why
+    return found
+
+
+def _why_not(program: Program, var: Any, options: Options) -> str:
+    """What stands in the way of cutting a value, asked of its producer and its consumers."""
+    if options.search == "off":
+        return 'search="off" splits nothing'
+    from exla.passes.split.regions import grow
+
+    for axis in range(len(var.aval.shape)):
+        region = grow(program, var, axis, 1)
+        if region is not None and var in region.blocked:
+            return region.blocked[var]
+    position = program.producers[var]
+    if program.factors(position) is None:
+        return f"`{program.eqns[position].primitive.name}` has no factor rule"
+    return "cutting it any finer leaves the peak where it is"

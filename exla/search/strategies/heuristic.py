@@ -1,0 +1,139 @@
+"""The heuristic strategy: cut what holds the peak, predict, keep what is fastest within the cap.
+
+From the program as it is, each step looks at the values that hold the projected peak, tries the regions that
+cutting one of their axes makes at two chunk sizes, keeps the few that promise most, and for those tries chunk
+sizes from a part of the cache to what the cap leaves. Where one factor is not enough, the best unfinished
+programs are split again, inside their loops too.
+
+*The cap is a bound, not a target*: among programs under it the one with the smallest predicted time wins, and
+that is usually one whose chunks stay in cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from exla.ir.memory import Peak, project
+from exla.ir.program import Program, value_bytes
+from exla.passes.decisions import Split
+from exla.passes.split.chunks import sizes
+from exla.passes.split.decide import Seed, apply_seed, enumerate_splits
+from exla.search.cost import Rates, predict_s
+
+MOST_SPLITS = 6
+BEAM = 3
+FINALISTS = 3
+PROBE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A split program with what is predicted for it."""
+
+    program: Program
+    splits: tuple[Split, ...]
+    seeds: tuple[Seed, ...]
+    peak: Peak
+    seconds: float
+
+
+def propose(
+    program: Program,
+    goal_bytes: int,
+    rates: Rates,
+    most_chunk_bytes: int | None = None,
+    most_value_bytes: int | None = None,
+) -> list[Proposal]:
+    """Propose split programs whose projected peak is within a goal.
+
+    Args:
+      program: the canonical program.
+      goal_bytes: what the projected peak may be, arguments included.
+      rates: the machine, for predicted time.
+      most_chunk_bytes: the paper's tensor_split_size: working set that no chunk may exceed, or None.
+      most_value_bytes: the paper's tensor_size_threshold: values above it are split although they fit, or None.
+
+    Returns:
+      Proposals, best first: those within the goal by predicted time, then the smallest peaks found. Empty where
+      nothing can be split.
+    """
+    start = Proposal(program=program, splits=(), seeds=(), peak=project(program), seconds=math.inf)
+    beam, failed = [start], []
+    for _ in range(MOST_SPLITS):
+        grown = [p for parent in beam for p in _expand(parent, goal_bytes, rates, most_chunk_bytes)]
+        finished = sorted((p for p in grown if _is_within(p.peak, goal_bytes, most_value_bytes)), key=_speed)
+        if finished:
+            return finished
+        failed += grown
+        beam = sorted(grown, key=lambda p: (p.peak.bytes, p.seconds))[:BEAM]
+        if not beam:
+            break
+    return sorted(failed, key=lambda p: p.peak.bytes)
+
+
+def _is_within(peak: Peak, goal_bytes: int, most_value_bytes: int | None) -> bool:
+    largest = max((h.bytes for h in peak.held if h.var not in h.program.invars), default=0)
+    return peak.bytes <= goal_bytes and (most_value_bytes is None or largest <= most_value_bytes)
+
+
+def _speed(proposal: Proposal) -> tuple[float, int, int]:
+    """Predicted time to a few per cent, then the peak, then the number of decisions."""
+    coarse = round(math.log(max(proposal.seconds, 1e-9)) * 20)
+    return (coarse, proposal.peak.bytes, len(proposal.splits))
+
+
+def _expand(parent: Proposal, goal: int, rates: Rates, most_chunk_bytes: int | None) -> Iterator[Proposal]:
+    """Split a proposal's program once more, in the few ways that promise most."""
+    unfused = project(parent.program, fused=False)
+    largest = max((value_bytes(h.var) for h in unfused.held), default=0)
+    small = sorted({max(min(goal // 64, largest // 2), 1), max(min(goal // 8, largest // 2), 1)})
+    held = unfused.held if not parent.splits else (*parent.peak.held, *unfused.held)
+    limit = unfused.bytes if not parent.splits else parent.peak.bytes
+    probed = []
+    for seed in enumerate_splits(parent.program, held, small):
+        region = seed.region
+        first = max(region.least_chunk, min(PROBE, region.size // 2))
+        if first >= region.size:
+            continue
+        at_first = _apply(parent, seed, first, rates)
+        if at_first.peak.bytes >= limit:
+            continue
+        second = min(4 * first, region.size - 1)
+        at_second = _apply(parent, seed, second, rates) if second > first else at_first
+        probed.append((seed, first, at_first, second, at_second))
+    probed.sort(key=lambda p: (p[2].peak.bytes > goal, min(p[2].seconds, p[4].seconds)))
+    for seed, first, at_first, second, at_second in probed[:FINALISTS]:
+        yield at_first
+        if at_first.peak.bytes > goal:
+            least = seed.region.least_chunk
+            if least < first:
+                yield _apply(parent, seed, least, rates)
+            continue
+        slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
+        fixed = at_first.peak.bytes - slope * first
+        sets = [rates.cache_bytes // 8, rates.cache_bytes // 2, rates.cache_bytes * 2, rates.cache_bytes * 8]
+        if most_chunk_bytes is not None:
+            sets = [min(s, most_chunk_bytes) for s in sets]
+        room = goal if most_chunk_bytes is None else min(goal, int(fixed) + most_chunk_bytes)
+        for chunk in sizes(seed.region.size, seed.region.least_chunk, slope, fixed, room, sets):
+            if chunk != first:
+                yield _apply(parent, seed, chunk, rates)
+
+
+def _apply(parent: Proposal, seed: Seed, chunk: int, rates: Rates) -> Proposal:
+    split = seed.split(chunk)
+    program = apply_seed(parent.program, seed, chunk)
+    return Proposal(
+        program=program,
+        splits=(*parent.splits, split),
+        seeds=(*parent.seeds, seed),
+        peak=project(program),
+        seconds=predict_s(program, rates),
+    )
+
+
+def describe(proposals: Sequence[Proposal]) -> str:
+    """The proposals as text, for debugging and `explain`."""
+    return "\n".join(f"{p.seconds:.4f} s {p.peak.bytes} bytes: {'; '.join(map(str, p.splits))}" for p in proposals)
