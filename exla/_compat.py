@@ -63,19 +63,33 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
     return found
 
 
+def is_library_call(eqn: Any) -> bool:
+    """Whether a call comes from a library rather than from a function of the user's.
+
+    JAX traces `jnp.where` and its kin once and reuses the jaxpr, so the lines inside are those of whoever called
+    first. The user's own function is recognised by its name among the user's frames of what it contains.
+    """
+    called = called_jaxpr(eqn)
+    name = eqn.params.get("name")
+    if called is None or name is None or not called[0].eqns:
+        return False
+    frames = source_info_util.user_frames(called[0].eqns[0].source_info.traceback)
+    return name not in {f.function_name.rpartition(".")[2] for f in frames}
+
+
 @contextlib.contextmanager
-def equation_context(eqn: Any) -> Iterator[None]:
-    """Run what follows under the equation's own source line, name stack and configuration."""
-    source = eqn.source_info
+def equation_context(eqn: Any, source: Any = None) -> Iterator[None]:
+    """Run what follows under the equation's own (or another) source line, its name stack and configuration."""
+    source = eqn.source_info if source is None else source
     stack = source_info_util.current_name_stack() + source.name_stack
     with source_info_util.user_context(source.traceback, name_stack=stack), eqn.ctx.manager:
         yield
 
 
-def bind(eqn: Any, *operands: Any, **params: Any) -> list[Any]:
+def bind(eqn: Any, *operands: Any, source: Any = None, **params: Any) -> list[Any]:
     """Evaluate an equation's primitive on new operands, with some parameters replaced."""
     merged = eqn.primitive.get_bind_params({**eqn.params, **params})
-    with equation_context(eqn):
+    with equation_context(eqn, source):
         result = eqn.primitive.bind(*operands, **merged)
     return list(result) if eqn.primitive.multiple_results else [result]
 

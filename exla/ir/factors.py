@@ -116,12 +116,14 @@ class FactorRule:
       replay: `replay(chunk, *slices)` evaluates the equation on one chunk and returns its results, or, for a
         reduced factor, the partial state that the combiner merges.
       whole: axis-independent reason why axes are whole, for `explain`.
+      sizes: sizes of the factors that no axis holds alone.
     """
 
     equation: str
     reduced: Mapping[str, str] = field(default_factory=dict)
     replay: Replay = replay_unchanged
     whole: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 FACTOR_RULES: Registry[Callable[[EquationContext], FactorRule]] = Registry(
@@ -239,7 +241,7 @@ def _tokens(side: str, count: int) -> list[list[list[str]]]:
 
 def _sizes(primitive: str, rule: FactorRule, sides: tuple, shapes: tuple) -> dict[str, int]:
     """Sizes of all factors, from the axes that hold one factor; then check the composed axes."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int] = dict(rule.sizes)
     composed = []
     for tokens_of, shapes_of in zip(sides, shapes, strict=True):
         for tokens, shape in zip(tokens_of, shapes_of, strict=True):
@@ -259,6 +261,11 @@ def _sizes(primitive: str, rule: FactorRule, sides: tuple, shapes: tuple) -> dic
         if unknown or math.prod(sizes[n] for n in names) != extent:
             raise RuleError(f"rule of {primitive!r}: axis ({' '.join(names)}) does not have size {extent}")
     return sizes
+
+
+def tokens(names: Sequence[str | None]) -> str:
+    """One value's part of a rule: its axes' names, None for an axis that stays whole."""
+    return " ".join(WHOLE if n is None else n for n in names)
 
 
 def axis_names(rank: int, prefix: str = "a") -> list[str]:

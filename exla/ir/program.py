@@ -13,6 +13,7 @@ inputs, so that a program is closed and its constants are counted as arguments.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -215,19 +216,21 @@ def evaluate(
     return [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
 
 
-def _inline(eqn: Any, operands: list[Any]) -> list[Any]:
-    """Evaluate one equation, calls flattened and spellings made canonical."""
+def _inline(eqn: Any, operands: list[Any], source: Any = None) -> list[Any]:
+    """Evaluate one equation, calls flattened and spellings made canonical; `source` replaces its source line."""
     called = _compat.called_jaxpr(eqn)
     if called is not None:
         jaxpr, consts = called
-        with _compat.equation_context(eqn):
-            return evaluate(jaxpr, [*consts, *operands], _inline)
+        if source is None and _compat.is_library_call(eqn):
+            source = eqn.source_info
+        with _compat.equation_context(eqn, source):
+            return evaluate(jaxpr, [*consts, *operands], functools.partial(_inline, source=source))
     if eqn.primitive.name == "integer_pow" and eqn.params["y"] == 2:
-        with _compat.equation_context(eqn):
+        with _compat.equation_context(eqn, source):
             return [jax.lax.square(operands[0])]
     if eqn.primitive.name == "stop_gradient":
         return operands
-    if eqn.primitive.name in ("broadcast_in_dim", "reshape") and len(operands) == 1:
+    if eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None:
         if tuple(operands[0].shape) == tuple(eqn.outvars[0].aval.shape):
             return operands
-    return _compat.bind(eqn, *operands)
+    return _compat.bind(eqn, *operands, source=source)

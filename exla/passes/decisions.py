@@ -70,6 +70,6 @@ def from_json(data: dict[str, Any]) -> Decision:
         if data.get("kind") == "Split":
             site = Site(**fields.pop("site"))
             return Split(site=site, path=tuple(fields.pop("path")), **fields)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
     raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Split")

@@ -7,14 +7,14 @@ something has measured it).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from exla.ir.memory import project
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Decision, Split
-from exla.search.driver import Choice
+from exla.search.driver import Choice, Tried
+from exla.targets.base import CompiledBytes
 from exla.units import format_bytes
 
 MOST_VALUES = 12
@@ -48,10 +48,10 @@ class Plan:
       compiled_bytes: the compiler's figure for it.
       measured_bytes: growth of a process that ran it, or None.
       unaccounted_bytes: the part of compiled_bytes that bounds what the compiler's own figure leaves out.
-      plain_bytes: the compiler's figure for the unchanged program, or None where it was not asked.
+      plain: the compiler's figure for the unchanged program, or None where it was not asked.
       untouched: whether this is the program exactly as jax.jit compiles it.
       values: what was done about each big value.
-      tried: (candidate, compiled bytes) in the order they were compiled.
+      tried: the candidates in the order they were compiled.
       source: "search" or "record".
       search_s: seconds that planning and compiling took.
       compiled: jax's Compiled object.
@@ -64,10 +64,10 @@ class Plan:
     compiled_bytes: int
     measured_bytes: int | None
     unaccounted_bytes: int
-    plain_bytes: int | None
+    plain: CompiledBytes | None
     untouched: bool
     values: tuple[ValueReport, ...]
-    tried: tuple[tuple[str, int], ...]
+    tried: tuple[Tried, ...]
     source: str
     search_s: float
     compiled: Any = field(repr=False)
@@ -75,16 +75,17 @@ class Plan:
 
     def __str__(self) -> str:
         measured = "not measured" if self.measured_bytes is None else format_bytes(self.measured_bytes)
+        library = self.unaccounted_bytes
+        bound = f" (of which {format_bytes(library)} bound what library calls take)" if library else ""
         lines = [
             "exla plan",
             f"  limit      {format_bytes(self.limit_bytes)}",
             f"  projected  {format_bytes(self.projected_bytes)}",
-            f"  compiled   {format_bytes(self.compiled_bytes)}"
-            + (f" (of which {format_bytes(self.unaccounted_bytes)} bound library calls)" if self.unaccounted_bytes else ""),
+            f"  compiled   {format_bytes(self.compiled_bytes)}{bound}",
             f"  measured   {measured}",
         ]
-        if self.plain_bytes is not None and not self.untouched:
-            lines.append(f"  jax.jit    {format_bytes(self.plain_bytes)} by the same compiler")
+        if self.plain is not None and not self.untouched:
+            lines.append(f"  jax.jit    {_figure(self.plain)}")
         if self.untouched:
             lines.append("  decisions: none; the program obeys the limit and is used exactly as jax.jit compiles it")
         else:
@@ -100,7 +101,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
       original: the canonical program before any decision.
       choice: what the driver chose for it.
     """
-    plain = next((b for what, b in choice.tried if what.startswith("as jax.jit")), None)
+    plain = next((t.compiled_bytes for t in choice.tried if t.untouched), None)
     return Plan(
         decisions=choice.decisions,
         limit_bytes=choice.limit_bytes,
@@ -108,7 +109,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
         compiled_bytes=choice.compiled_bytes.total,
         measured_bytes=None,
         unaccounted_bytes=choice.compiled_bytes.unaccounted,
-        plain_bytes=plain,
+        plain=plain,
         untouched=choice.untouched,
         values=tuple(_values(original, choice)),
         tried=choice.tried,
@@ -129,10 +130,21 @@ def explain_text(plan: Plan) -> str:
     if not plan.values:
         lines.append("  none")
     lines += ["", f"candidates compiled ({plan.source}, {plan.search_s:.2f} s):"]
-    for what, count in plan.tried:
-        verdict = "obeys" if count <= plan.limit_bytes else "over the limit"
-        lines.append(f"  {format_bytes(count):>24}  {verdict}: {what}")
+    for tried in plan.tried:
+        if tried.compiled_bytes is None:
+            lines.append(f"  did not compile ({tried.error}): {tried.what}")
+            continue
+        verdict = "obeys" if tried.compiled_bytes.total <= plan.limit_bytes else "over the limit"
+        lines.append(f"  {_figure(tried.compiled_bytes)}, {verdict}: {tried.what}")
     return "\n".join(lines)
+
+
+def _figure(counted: CompiledBytes) -> str:
+    """A compiler's figure, and apart from it the bound on what it leaves out."""
+    text = format_bytes(counted.total - counted.unaccounted)
+    if counted.unaccounted:
+        text += f" and at most {format_bytes(counted.unaccounted)} more inside library calls"
+    return text
 
 
 def _values(original: Program, choice: Choice) -> list[ValueReport]:
@@ -156,7 +168,7 @@ def _values(original: Program, choice: Choice) -> list[ValueReport]:
         elif var in outputs:
             fate = "output: whole in the end"
         elif choice.untouched:
-            fate = "left alone: the program obeys the limit" if var in stored else "never stored: fused, or small beside the peak"
+            fate = "left alone: the program obeys the limit"
         else:
             fate = _unsplit_fate(original, position, var in stored)
         reports.append(ValueReport(name=name, bytes=value_bytes(var), source=source, fate=fate))

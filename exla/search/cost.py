@@ -26,19 +26,25 @@ class Rates:
       flops: multiply-adds of a matrix product, times two.
       elements: cheap element-wise operations.
       transcendentals: exp, log, division and their kin.
-      compares: element moves of a sort or a top-k.
+      compares: element moves of a sort.
+      selects: elements that a top-k looks at.
+      select_row_s: time to start one row of a top-k.
       bytes_per_s: memory traffic beyond the caches.
       cached_bytes_per_s: traffic within them.
+      first_touch_bytes_per_s: how fast the system hands out memory that was not in use before.
       cache_bytes: what the caches hold.
       kernel_s: time to start one kernel.
     """
 
-    flops: float = 6e10
+    flops: float = 1e11
     elements: float = 4e9
     transcendentals: float = 1e9
-    compares: float = 3e8
+    compares: float = 1e8
+    selects: float = 1e9
+    select_row_s: float = 3e-7
     bytes_per_s: float = 8e9
     cached_bytes_per_s: float = 4e10
+    first_touch_bytes_per_s: float = 1e9
     cache_bytes: int = 8 << 20
     kernel_s: float = 1e-5
 
@@ -46,6 +52,24 @@ class Rates:
 def predict_s(program: Program, rates: Rates) -> float:
     """Predict the seconds one run takes."""
     return sum(_equation_s(program, eqn, rates) for eqn in program.eqns)
+
+
+def product_share(program: Program, rates: Rates | None = None) -> float:
+    """The share of a program's predicted time that matrix products take, between 0 and 1."""
+    rates = rates or Rates()
+    total = predict_s(program, rates)
+    return _products_s(program, rates) / total if total > 0 else 0.0
+
+
+def _products_s(program: Program, rates: Rates) -> float:
+    spent = 0.0
+    for eqn in program.eqns:
+        if eqn.primitive.name == "exla_split":
+            loop = eqn.params["loop"]
+            spent += loop.size / loop.chunk * _products_s(loop.body, rates)
+        elif eqn.primitive.name == "dot_general":
+            spent += _equation_s(program, eqn, rates)
+    return spent
 
 
 def _elements(v: Any) -> int:
@@ -83,12 +107,23 @@ def _equation_s(program: Program, eqn: Any, rates: Rates) -> float:
         return made / rates.elements + _traffic_s(stored, rates)
     if name in REDUCERS:
         return read / rates.elements + rates.kernel_s
-    if name in ("sort", "top_k", "approx_top_k"):
+    if name in ("top_k", "approx_top_k"):
+        rows = read / max(eqn.invars[0].aval.shape[-1], 1)
+        return read / rates.selects + rows * rates.select_row_s + rates.kernel_s
+    if name == "sort":
         return read / rates.compares + rates.kernel_s
     bodies = [predict_s(Program(jaxpr=j), rates) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
     if bodies and name in ("scan", "while", "cond"):
         return int(eqn.params.get("length", 1)) * sum(bodies)
     return (made + read) / rates.elements + rates.kernel_s
+
+
+def _merge_s(loop: Any, rates: Rates) -> float:
+    """Seconds per trip to merge what was selected so far with what this chunk selected."""
+    merged = [o for o in loop.outputs if isinstance(o, Combine) and o.combiner == "top_k"]
+    elements = sum(math.prod(o.avals[0].shape) for o in merged)
+    rows = sum(math.prod(o.avals[0].shape[:-1]) for o in merged)
+    return 2 * elements / rates.selects + rows * rates.select_row_s
 
 
 def _loop_s(eqn: Any, rates: Rates) -> float:
@@ -101,6 +136,6 @@ def _loop_s(eqn: Any, rates: Rates) -> float:
         if p is not None and p.axis > 0
     )
     per_trip = predict_s(loop.body, rates) + kernels * rates.kernel_s
-    per_trip += _traffic_s(2 * 4 * _state_elements(loop), rates) + _traffic_s(strided, rates)
+    per_trip += _merge_s(loop, rates) + _traffic_s(2 * 4 * _state_elements(loop), rates) + _traffic_s(strided, rates)
     return trips * per_trip
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+
 from exla.errors import Holder, MemoryLimitError, ReplayMiss
 from exla.ir.emit import emit
 from exla.ir.fingerprint import fingerprint
@@ -52,6 +54,23 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One candidate that was compiled.
+
+    Attributes:
+      what: its decisions in words.
+      untouched: whether it is the program as `jax.jit` compiles it.
+      compiled_bytes: the compiler's figure; None where it did not compile.
+      error: what the compiler said then.
+    """
+
+    what: str
+    untouched: bool
+    compiled_bytes: CompiledBytes | None
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """What the driver chose.
 
@@ -64,7 +83,7 @@ class Choice:
       compiled_bytes: the compiler's figure.
       limit_bytes: the limit that it obeys.
       seeds: the regions that were split.
-      tried: (what, compiled bytes) of every candidate compiled.
+      tried: every candidate that was compiled, in order.
       source: "search" or "record".
       search_s: seconds it took.
     """
@@ -77,7 +96,7 @@ class Choice:
     compiled_bytes: CompiledBytes
     limit_bytes: int
     seeds: tuple[Seed, ...] = ()
-    tried: tuple[tuple[str, int], ...] = ()
+    tried: tuple[Tried, ...] = ()
     source: str = "search"
     search_s: float = 0.0
 
@@ -93,7 +112,7 @@ class _Search:
     store: RecordStore | None
     key: dict[str, str]
     started: float = field(default_factory=time.perf_counter)
-    tried: list[tuple[str, int]] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
 
     def plain(self) -> Choice | None:
         """Candidate 0: the program as jax.jit compiles it."""
@@ -104,20 +123,40 @@ class _Search:
     def candidate(
         self, program: Program, splits: Sequence[Split], seeds: Sequence[Seed], source: str = "search"
     ) -> Choice | None:
-        """Compile a rewritten program and keep it if it obeys the limit."""
-        options = self.target.plain_options()
+        """Compile a rewritten program under the options worth trying, and keep the first that obeys the limit."""
+        for options in self.target.option_sets(program):
+            choice = self._compile(program, splits, seeds, options, source)
+            if choice is not None:
+                return choice
+        return None
+
+    def _compile(
+        self,
+        program: Program,
+        splits: Sequence[Split],
+        seeds: Sequence[Seed],
+        options: Mapping[str, str],
+        source: str,
+    ) -> Choice | None:
         begin = time.perf_counter()
         structs = [as_struct(v.aval) for v in program.invars]
         constants = len(program.consts)
-        compiled = self.target.compile(
-            emit(program, EXPANSIONS),
-            structs,
-            donate=[constants + k for k in self.call.donated],
-            compiler_options={**options, **self.call.compiler_options},
-        )
         chosen = tuple(CompileOption(name=k, value=v) for k, v in options.items())
+        decisions = (*splits, *chosen)
+        try:
+            compiled = self.target.compile(
+                emit(program, EXPANSIONS),
+                structs,
+                donate=[constants + k for k in self.call.donated],
+                compiler_options={**options, **self.call.compiler_options},
+            )
+        except jax.errors.JaxRuntimeError as error:
+            said = str(error).partition("\n")[0]
+            self.tried.append(Tried(what=_words(decisions), untouched=False, compiled_bytes=None, error=said))
+            self._record(decisions, "compile_error", project(program), None, False, None)
+            return None
         spent = time.perf_counter() - begin
-        return self._judge(compiled, program, (*splits, *chosen), seeds, False, spent, source)
+        return self._judge(compiled, program, decisions, seeds, False, spent, source)
 
     def _judge(
         self,
@@ -130,27 +169,11 @@ class _Search:
         source: str = "search",
     ) -> Choice | None:
         counted = self.target.compiled_bytes(compiled)
-        what = "; ".join(map(str, decisions)) or "as jax.jit compiles it"
-        self.tried.append((what, counted.total))
+        self.tried.append(Tried(what=_words(decisions), untouched=untouched, compiled_bytes=counted))
         peak = project(program)
         obeys = counted.total <= self.limit_bytes
-        if self.store is not None and self.options.records == "append" and source == "search":
-            self.store.append(
-                Record(
-                    key=self.key,
-                    decisions=[to_json(d) for d in decisions],
-                    status="ok" if obeys else "over_limit",
-                    compile_s=compile_s,
-                    run_s=None,
-                    limit_bytes=self.limit_bytes,
-                    projected_bytes=peak.bytes,
-                    compiled_bytes=counted.total,
-                    measured_bytes=None,
-                    is_default=untouched,
-                    strategy=self.options.search,
-                    seed=0,
-                )
-            )
+        if source == "search":
+            self._record(decisions, "ok" if obeys else "over_limit", peak, counted, untouched, compile_s)
         if not obeys:
             return None
         return Choice(
@@ -165,6 +188,34 @@ class _Search:
             tried=tuple(self.tried),
             source=source,
             search_s=time.perf_counter() - self.started,
+        )
+
+    def _record(
+        self,
+        decisions: Sequence[Decision],
+        status: str,
+        peak: Peak,
+        counted: CompiledBytes | None,
+        untouched: bool,
+        compile_s: float | None,
+    ) -> None:
+        if self.store is None or self.options.records != "append":
+            return
+        self.store.append(
+            Record(
+                key=self.key,
+                decisions=[to_json(d) for d in decisions],
+                status=status,
+                compile_s=compile_s,
+                run_s=None,
+                limit_bytes=self.limit_bytes,
+                projected_bytes=peak.bytes,
+                compiled_bytes=None if counted is None else counted.total,
+                measured_bytes=None,
+                is_default=untouched,
+                strategy=self.options.search,
+                seed=0,
+            )
         )
 
     def recorded(self) -> Choice | None:
@@ -184,6 +235,10 @@ class _Search:
                 continue
             return self.candidate(program, splits, (), "record")
         return None
+
+
+def _words(decisions: Sequence[Decision]) -> str:
+    return "; ".join(map(str, decisions)) or "as jax.jit compiles it"
 
 
 def decide(call: Call, target: Target, options: Options) -> Choice:
@@ -248,7 +303,8 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
         choice = search.candidate(first.program, first.splits, first.seeds)
         if choice is not None:
             return choice, best
-        over = search.tried[-1][1]
+        counted = search.tried[-1].compiled_bytes
+        over = 2 * limit if counted is None else counted.total
         fixed = first.peak.arguments_bytes + first.peak.outputs_bytes
         share = max(limit - fixed, 0) / max(over - fixed, 1)
         goal = fixed + max(int((min(goal, first.peak.bytes) - fixed) * min(share, 0.9) * 0.9), 0)
@@ -278,7 +334,8 @@ def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, 
 
 def _cannot_fit(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split."""
-    smallest = min((b for _, b in search.tried), default=floor.arguments_bytes + floor.outputs_bytes)
+    found = [t.compiled_bytes.total for t in search.tried if t.compiled_bytes is not None]
+    smallest = min(found, default=floor.arguments_bytes + floor.outputs_bytes)
     by_peak = sorted(proposals, key=lambda p: p.peak.bytes)
     peak = by_peak[0].peak if by_peak else project(search.call.program)
     blocked = {v: why for p in by_peak[:1] for s in p.seeds for v, why in s.region.blocked.items()}

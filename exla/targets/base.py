@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from exla.ir.program import Program
 from exla.registry import Registry
 
 
@@ -51,8 +52,8 @@ class Target(Protocol):
     def fingerprint(self) -> Mapping[str, str]:
         """Named parts that identify device and compiler, the same in every process."""
 
-    def plain_options(self) -> Mapping[str, str]:
-        """Compile options under which `compiled_bytes` is complete."""
+    def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
+        """Compile options worth trying for a rewritten program, best first; the last needs the least memory."""
 
     def compile(
         self,

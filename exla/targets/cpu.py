@@ -3,9 +3,10 @@
 XLA:CPU hands some fusions to YNNPACK, a library that allocates while it runs; the compiler's figure knows
 nothing of that (an N-body step reported 0 bytes and took 2 GB). Two answers, both used:
 
-* programs that exla has rewritten are compiled with these fusions off, and the figure is complete;
-* a program that is used untouched keeps them, as under `jax.jit`, and every value inside such a fusion is
-  counted as if it were stored, twice over for the copies that the library packs.
+* programs that exla has rewritten are compiled with these fusions off, and the figure is complete; where matrix
+  products dominate, the library's products alone are tried first, because they are faster;
+* where such fusions remain, and in a program that is used untouched, as under `jax.jit`, every value inside the
+  largest of them is counted as if it were stored, twice over for the copies that the library packs.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ import jax
 import jaxlib
 import numpy as np
 
+from exla.ir.program import Program
+from exla.search.cost import product_share
 from exla.targets.base import TARGETS, CompiledBytes
 
-NO_YNN = {"xla_cpu_experimental_ynn_fusion_type": ""}
+YNN_OPTION = "xla_cpu_experimental_ynn_fusion_type"
+NO_YNN = {YNN_OPTION: ""}
+YNN_PRODUCTS = {YNN_OPTION: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 
 _HLO_SHAPE = re.compile(r"\b(pred|bf16|[suf]\d+|f8\w*|c64|c128)\[([\d,]*)\]")
 _HLO_ITEM_BYTES = {"pred": 1, "c64": 8, "c128": 16, "bf16": 2}
@@ -52,8 +57,8 @@ class Cpu:
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
         }
 
-    def plain_options(self) -> Mapping[str, str]:
-        return NO_YNN
+    def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
+        return (YNN_PRODUCTS, NO_YNN) if product_share(program) > 0.2 else (NO_YNN,)
 
     def compile(
         self,

@@ -6,9 +6,12 @@ are proposed from working sets: from a part of the cache up to what the cap leav
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 LANES = 8
+MANY_LANES = 8
+"""From this many full vectors on, a last partial one costs nothing that can be measured."""
 
 
 def tidy(size: int, chunk: int, least: int = 1) -> int:
@@ -20,21 +23,25 @@ def tidy(size: int, chunk: int, least: int = 1) -> int:
       least: the smallest allowed.
 
     Returns:
-      A divisor of `size` in the upper 40 % below `chunk` if there is one, multiples of 8 first; else the
-      balanced chunk of the same trip count, rounded up to a multiple of 8 where that stays within `chunk`.
+      In this order of preference: a divisor of `size` that is a multiple of 8, from half of `chunk` up; any
+      divisor from half of `chunk` up, if the chunk is so large that lanes do not matter; else the balanced chunk
+      of the same trip count, rounded up to a multiple of 8 where that stays within `chunk`.
     """
     chunk = max(least, min(chunk, size - 1))
-    lowest = max(least, -(-chunk * 6 // 10))
-    divisors = [d for d in range(chunk, lowest - 1, -1) if size % d == 0] if chunk - lowest < 100_000 else []
-    for divisor in divisors:
-        if divisor % LANES == 0:
+    lowest = max(least, -(-chunk // 2))
+    divisors = [d for d in _divisors(size) if lowest <= d <= chunk]
+    for divisor in reversed(divisors):
+        if divisor % LANES == 0 or chunk < LANES or divisor >= MANY_LANES * LANES:
             return divisor
-    if divisors:
-        return divisors[0]
     trips = -(-size // chunk)
     balanced = max(least, -(-size // trips))
     rounded = -(-balanced // LANES) * LANES
     return rounded if rounded <= chunk else balanced
+
+
+def _divisors(size: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(size) + 1) if size % d == 0]
+    return [*small, *(size // d for d in reversed(small) if d * d != size)]
 
 
 def sizes(
@@ -57,6 +64,8 @@ def sizes(
     room = max(room_bytes - fixed_bytes, 0.0)
     for target in sorted({min(float(w), room) for w in (*working_sets, room)}):
         wanted = int(target / bytes_per_index) if bytes_per_index > 0 else size - 1
+        if fixed_bytes + LANES * bytes_per_index <= room_bytes:
+            wanted = max(wanted, LANES)
         chunk = tidy(size, max(wanted, least), least)
         if chunk not in known and fixed_bytes + chunk * bytes_per_index <= room_bytes:
             known.add(chunk)

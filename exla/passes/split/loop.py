@@ -107,7 +107,7 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
     def step(i: Any, carry: list[Any]) -> list[Any]:
         offset = lax.mul(lax.convert_element_type(i, jnp.int32), jnp.int32(loop.chunk))
         slices = [_slice(x, p, offset, loop.chunk) for x, p in zip(operands, loop.operands, strict=True)]
-        return _put(loop, carry, evaluate(loop.body, [offset, *slices]), offset, first=lax.eq(offset, 0))
+        return _put(loop, carry, evaluate(loop.body, [offset, *slices]), offset, first=lax.eq(offset, jnp.int32(0)))
 
     carry = lax.fori_loop(0, loop.trips, step, _start(loop))
     if loop.tail is not None:

@@ -113,7 +113,7 @@ def _expand(parent: Proposal, goal: int, rates: Rates, most_chunk_bytes: int | N
             continue
         slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
         fixed = at_first.peak.bytes - slope * first
-        sets = [rates.cache_bytes // 8, rates.cache_bytes // 2, rates.cache_bytes * 2, rates.cache_bytes * 8]
+        sets = [rates.cache_bytes // 8, rates.cache_bytes // 2, rates.cache_bytes * 2, rates.cache_bytes * 8, rates.cache_bytes * 32]
         if most_chunk_bytes is not None:
             sets = [min(s, most_chunk_bytes) for s in sets]
         room = goal if most_chunk_bytes is None else min(goal, int(fixed) + most_chunk_bytes)
@@ -125,12 +125,13 @@ def _expand(parent: Proposal, goal: int, rates: Rates, most_chunk_bytes: int | N
 def _apply(parent: Proposal, seed: Seed, chunk: int, rates: Rates) -> Proposal:
     split = seed.split(chunk)
     program = apply_seed(parent.program, seed, chunk)
+    peak = project(program)
     return Proposal(
         program=program,
         splits=(*parent.splits, split),
         seeds=(*parent.seeds, seed),
-        peak=project(program),
-        seconds=predict_s(program, rates),
+        peak=peak,
+        seconds=predict_s(program, rates) + peak.temporary_bytes / rates.first_touch_bytes_per_s,
     )
 
 

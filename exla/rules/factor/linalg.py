@@ -1,0 +1,54 @@
+"""Linear algebra and transforms: leading batch axes are factors, the matrices themselves are whole.
+
+A triangular solve has one more: the columns of the right-hand side are independent of each other.
+"""
+
+from __future__ import annotations
+
+from exla.ir.factors import FACTOR_RULES, EquationContext, FactorRule, axis_names, tokens
+
+CORE_RANK = {
+    "cholesky": 2,
+    "lu": 2,
+    "qr": 2,
+    "geqrf": 2,
+    "householder_product": 2,
+    "eigh": 2,
+    "svd": 2,
+    "lu_pivots_to_permutation": 1,
+}
+"""Primitive -> how many trailing axes of its first operand it works on."""
+
+
+@FACTOR_RULES.register(*CORE_RANK)
+def batched(context: EquationContext) -> FactorRule:
+    """`b0 _ _ -> b0 _ _`."""
+    count = len(context.operands[0].shape) - CORE_RANK[context.primitive]
+    return FactorRule(equation=_leading(context, count), whole=f"`{context.primitive}` needs its matrices whole")
+
+
+@FACTOR_RULES.register("fft")
+def fft(context: EquationContext) -> FactorRule:
+    """`b0 _ -> b0 _`."""
+    count = len(context.operands[0].shape) - len(context.params["fft_lengths"])
+    return FactorRule(equation=_leading(context, count), whole="fft transforms the axis")
+
+
+def _leading(context: EquationContext, count: int) -> str:
+    names = axis_names(count, "b")
+
+    def side(values: tuple) -> str:
+        return ", ".join(tokens([*names, *[None] * (len(v.shape) - count)]) for v in values)
+
+    return f"{side(context.operands)} -> {side(context.results)}"
+
+
+@FACTOR_RULES.register("triangular_solve")
+def triangular_solve(context: EquationContext) -> FactorRule:
+    """`b0 _ _, b0 _ c -> b0 _ c`; with the matrix on the right, `b0 _ _, b0 c _ -> b0 c _`."""
+    names = axis_names(len(context.operands[0].shape) - 2, "b")
+    sides = [*names, None, "c"] if context.params["left_side"] else [*names, "c", None]
+    return FactorRule(
+        equation=f"{tokens([*names, None, None])}, {tokens(sides)} -> {tokens(sides)}",
+        whole="triangular_solve needs its matrix whole",
+    )

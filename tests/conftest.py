@@ -1,0 +1,21 @@
+"""Fixtures that every test folder shares."""
+
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
+    """Tests neither read nor write the user's tuning records, whatever the user's environment says."""
+    for name in ("MEMORY_LIMIT", "SEARCH", "TARGET", "NUMERICS", "RECORDS", "TENSOR_SIZE_THRESHOLD", "TENSOR_SPLIT_SIZE"):
+        monkeypatch.delenv(f"EXLA_{name}", raising=False)
+    monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path / "records"))
+
+
+@pytest.fixture
+def x64():
+    """64-bit values for one test."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)

@@ -1,0 +1,284 @@
+"""Every factor rule keeps its word: any factor, cut into any chunks, gives the unsplit values.
+
+The tests walk the registry. A rule without an example fails `test_every_rule_has_an_example`, so that a rule
+without a test cannot exist.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from exla.ir.emit import emit
+from exla.ir.factors import FACTOR_RULES, parse
+from exla.ir.memory import Held
+from exla.ir.primitives import ELEMENTWISE
+from exla.ir.program import canonical
+from exla.passes.split.apply import split_program
+from exla.passes.split.decide import enumerate_splits
+from exla.passes.split.loop import run
+
+EXPAND = {"exla_split": lambda eqn, operands, evaluate: run(eqn.params["loop"], operands, evaluate)}
+SIZES = {"n": 6, "p": 7, "u": 1}
+
+
+def array(*shape, dtype=np.float64, seed=0, low=0.1, high=0.9):
+    values = np.random.default_rng(seed).uniform(low, high, size=shape)
+    return (values if np.issubdtype(dtype, np.floating) else values * 7).astype(dtype)
+
+
+def positive_definite(*shape):
+    a = array(*shape)
+    return a @ np.swapaxes(a, -1, -2) + 3 * np.eye(shape[-1])
+
+
+def spd_examples(fn):
+    return [(fn, (positive_definite(3, 4, 4),)), (fn, (positive_definite(7, 3, 3),))]
+
+
+def lookup(x, i):
+    return x[i]
+
+
+def batched_lookup(x, i):
+    return jax.vmap(lambda row, k: row[k])(x, i)
+
+
+index = np.array([2, 0, 1, 1, 5, 3, 9])
+
+EXAMPLES = {
+    "broadcast_in_dim": [
+        (lambda x: jnp.broadcast_to(x[:, None], (6, 7)), (array(6),)),
+        (lambda x: lax.broadcast_in_dim(x, (6, 1, 7), (0, 2)), (array(6, 7),)),
+        (lambda x: jnp.broadcast_to(x, (5, 7)), (array(1, 7),)),
+    ],
+    "transpose": [(lambda x: x.transpose(2, 0, 1), (array(6, 7, 2),))],
+    "squeeze": [(lambda x: lax.squeeze(x, [1]), (array(6, 1, 7),))],
+    "reshape": [
+        (lambda x: x.reshape(-1), (array(6, 7, 2),)),
+        (lambda x: x.reshape(6, 7, 2), (array(84),)),
+        (lambda x: x.reshape(6, 14), (array(6, 7, 2),)),
+        (lambda x: x.reshape(8, 3), (array(4, 6),)),
+        (lambda x: x.reshape(1, 6, 1, 7), (array(6, 7),)),
+        (lambda x: x.reshape(3, 4, 7), (array(6, 2, 7),)),
+    ],
+    "iota": [
+        (lambda x: x + lax.broadcasted_iota(jnp.float64, (6, 7), 0), (array(6, 7),)),
+        (lambda x: x + lax.broadcasted_iota(jnp.uint8, (6, 7), 1), (array(6, 7),)),
+    ],
+    "concatenate": [(lambda x, y: jnp.concatenate([x, y, x], 1), (array(6, 2), array(6, 3)))],
+    "split": [(lambda x: tuple(jnp.split(x, 2, axis=1)), (array(7, 4),))],
+    "slice": [
+        (lambda x: x[:, 1:4], (array(6, 7),)),
+        (lambda x: x[::2], (array(6, 7),)),
+    ],
+    "pad": [(lambda x: jnp.pad(x, ((0, 0), (1, 2))), (array(6, 7),)), (lambda x: lax.pad(x, 0.0, [(0, 0, 1), (0, 0, 0)]), (array(6, 7),))],
+    "rev": [(lambda x: jnp.flip(x, 1), (array(6, 7),))],
+    "tile": [(lambda x: jnp.tile(x, (1, 3)), (array(6, 7),))],
+    "dynamic_slice": [(lambda x, i: lax.dynamic_slice(x, (0, i), (6, 3)), (array(6, 7), np.int32(2)))],
+    "dynamic_update_slice": [
+        (lambda x, u, i: lax.dynamic_update_slice(x, u, (0, i)), (array(6, 7), array(6, 2), np.int32(3)))
+    ],
+    **{
+        name: [(lambda x, f=f: f(x, axis=1), (array(6, 7, 2),))]
+        for name, f in {
+            "cumsum": lax.cumsum,
+            "cumprod": lax.cumprod,
+            "cummax": lax.cummax,
+            "cummin": lax.cummin,
+            "cumlogsumexp": lax.cumlogsumexp,
+        }.items()
+    },
+    "sort": [
+        (lambda x: lax.sort(x, dimension=1), (array(6, 7),)),
+        (lambda x, y: lax.sort((jnp.round(x * 2), y), dimension=0, num_keys=1), (array(6, 7), array(6, 7, seed=1))),
+    ],
+    "top_k": [
+        (lambda x: lax.top_k(x, 3), (array(6, 7),)),
+        (lambda x: lax.top_k(jnp.round(x * 3), 2), (array(2, 3, 11),)),
+    ],
+    "approx_top_k": [(lambda x: lax.approx_max_k(x, 2), (array(6, 7, dtype=np.float32),))],
+    "gather": [
+        (lookup, (array(10, 3), index)),
+        (batched_lookup, (array(7, 10), index)),
+        (lambda x, i: x[:, i], (array(6, 10), index)),
+        (lambda x, i: jnp.take_along_axis(x, i, axis=1), (array(6, 10), np.full((6, 2), 3))),
+        (lambda x, i: x.at[i].get(mode="fill", fill_value=7.0), (array(5, 3), index)),
+    ],
+    **{
+        name: [
+            (lambda x, i, u, f=f: f(x, i, u), (array(10, 3), index, array(7, 3))),
+            (lambda x, i, u, f=f: jax.vmap(f)(x, i, u), (array(7, 10), index, array(7))),
+        ]
+        for name, f in {
+            "scatter": lambda x, i, u: x.at[i].set(u, unique_indices=False),
+            "scatter-add": lambda x, i, u: x.at[i].add(u),
+            "scatter-sub": lambda x, i, u: x.at[i].subtract(u),
+            "scatter-mul": lambda x, i, u: x.at[i].mul(u),
+            "scatter-min": lambda x, i, u: x.at[i].min(u),
+            "scatter-max": lambda x, i, u: x.at[i].max(u),
+        }.items()
+    },
+    "cholesky": spd_examples(lax.linalg.cholesky),
+    "lu": spd_examples(lax.linalg.lu),
+    "qr": spd_examples(lambda a: lax.linalg.qr(a)),
+    "geqrf": spd_examples(lambda a: lax.linalg.qr(a)),
+    "householder_product": [(lambda a, t: lax.linalg.householder_product(a, t), (array(5, 4, 3), array(5, 3)))],
+    "eigh": spd_examples(lambda a: lax.linalg.eigh(a, symmetrize_input=False)[1]),
+    "svd": spd_examples(lambda a: lax.linalg.svd(a, compute_uv=False)),
+    "lu_pivots_to_permutation": [
+        (lambda p: lax.linalg.lu_pivots_to_permutation(p, 3), (np.array([[1, 1, 2], [2, 2, 2], [0, 1, 2]], np.int32),))
+    ],
+    "triangular_solve": [
+        (lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True), (positive_definite(2, 4, 4), array(2, 4, 7))),
+        (lambda a, b: lax.linalg.triangular_solve(a, b, left_side=False, lower=True), (positive_definite(4, 4), array(7, 4))),
+    ],
+    "fft": [(lambda x: jnp.fft.fft(x, axis=-1), (array(6, 8),)), (lambda x: jnp.fft.rfft2(x), (array(7, 4, 4),))],
+    "conv_general_dilated": [
+        (
+            lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+            (array(5, 4, 4, 6), array(3, 3, 6, 7)),
+        ),
+        (lambda x, w: lax.conv_general_dilated(x, w, (2,), "VALID", feature_group_count=2), (array(3, 4, 9), array(6, 2, 3))),
+    ],
+    "reduce_window_sum": [(lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 2), "VALID"), (array(6, 9),))],
+    "reduce_window_max": [(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3), (1, 2), "SAME"), (array(6, 9),))],
+    "reduce_window_min": [(lambda x: lax.reduce_window(x, jnp.inf, lax.min, (3, 1), (2, 1), "SAME"), (array(9, 6),))],
+    "reduce": [
+        (
+            lambda x, y: lax.reduce((x, y), (0.0, 1.0), lambda a, b: (a[0] + b[0], a[1] * b[1] + 0 * a[0]), (1,)),
+            (array(6, 7), array(6, 7, seed=1)),
+        )
+    ],
+    **{
+        f"reduce_{name}": [(lambda x, f=f: f(x, axis=(0, 2)), (array(6, 7, 5),))]
+        for name, f in {"sum": jnp.sum, "prod": jnp.prod, "max": jnp.max, "min": jnp.min}.items()
+    },
+    **{
+        f"reduce_{name}": [(lambda x, f=f: f(x > 0.2, axis=1), (array(6, 7, 5),))]
+        for name, f in {"and": jnp.all, "or": jnp.any}.items()
+    },
+    "reduce_xor": [(lambda x: lax.reduce_xor(x, axes=(1,)), (array(6, 7, dtype=np.int64),))],
+    "argmax": [(lambda x: jnp.argmax(jnp.round(x * 3), 1), (array(6, 7, 2),))],
+    "argmin": [(lambda x: jnp.argmin(jnp.round(x * 3), 0), (array(6, 7),))],
+    "dot_general": [
+        (lambda a, b: jnp.einsum("bijk,bkjl->bil", a, b), (array(3, 5, 2, 7), array(3, 7, 2, 4))),
+        (lambda a, b: a @ b, (array(6, 7), array(7,))),
+        (lambda a, b: jnp.einsum("ij,kl->ijkl", a, b), (array(2, 3), array(4, 5))),
+    ],
+    "add": [(lambda x, y: lax.add(x, y), (array(6, 7), array(6, 7))), (lambda x: x + 1, (array(6, 7),))],
+    "select_n": [(lambda p, x: lax.select(p, x, 2 * x), (np.bool_(True), array(6, 7))), (lambda x: jnp.where(x > 0.5, x, 0), (array(6, 7),))],
+    "clamp": [(lambda x, y: lax.clamp(0.2, x * y, 0.3), (array(6, 7), array(6, 7)))],
+    "convert_element_type": [(lambda x: x.astype(jnp.int32), (array(6, 7),))],
+}
+
+ELEMENTWISE_WITHOUT_AN_EXAMPLE = ELEMENTWISE - set(EXAMPLES)
+CASES = [
+    pytest.param(name, fn, args, id=f"{name}-{k}")
+    for name, examples in sorted(EXAMPLES.items())
+    for k, (fn, args) in enumerate(examples)
+]
+TOLERANCE = {"dot_general", "conv_general_dilated", "reduce_sum", "reduce_prod", "cholesky", "lu", "qr", "geqrf", "eigh", "svd", "triangular_solve", "householder_product", "fft", "reduce", "cumlogsumexp"}  # fmt: skip
+
+
+def on_device(values):
+    """An example's arguments as arrays; 64-bit ones need x64, which is on inside tests only."""
+    return tuple(jnp.asarray(v) for v in values)
+
+
+def splits_of(fn, args, primitive):
+    """The program, and (seed, axis) for every factor of the primitive's equation that can be cut."""
+    program = canonical(jax.make_jaxpr(fn)(*args))
+    positions = [i for i, e in enumerate(program.eqns) if e.primitive.name == primitive]
+    held = []
+    for i in positions:
+        eqn = program.eqns[i]
+        for var in [*eqn.outvars, *(v for v in eqn.invars if not hasattr(v, "val"))]:
+            held.append(Held(program=program, path=(), var=var, bytes=1))
+    return program, positions, list(enumerate_splits(program, held, (1,), values=100))
+
+
+def test_every_rule_has_an_example():
+    assert not set(FACTOR_RULES) - set(EXAMPLES) - ELEMENTWISE_WITHOUT_AN_EXAMPLE
+
+
+@pytest.mark.parametrize(("primitive", "fn", "args"), CASES)
+def test_any_factor_in_any_chunks_gives_the_unsplit_values(x64, primitive, fn, args):
+    args = on_device(args)
+    program, positions, seeds = splits_of(fn, args, primitive)
+    if not positions:
+        pytest.skip(f"this JAX spells the example without `{primitive}`")
+    expected = jax.tree.leaves(fn(*args))
+    for seed in seeds:
+        region = seed.region
+        chunks = {region.least_chunk, 2, 3, region.size - 1}
+        for chunk in sorted(c for c in chunks if region.least_chunk <= c < region.size):
+            results = emit(split_program(region, chunk), EXPAND)(*program.consts, *args)
+            for a, b in zip(results, expected, strict=True):
+                assert a.dtype == b.dtype
+                if primitive in TOLERANCE:
+                    np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+                else:
+                    np.testing.assert_array_equal(a, b)
+
+
+CUTTABLE = {
+    ("transpose", 0): {"a0", "a1", "a2"},
+    ("reshape", 0): {"g0_0"},
+    ("reshape", 3): {"g0"},
+    ("concatenate", 0): {"a0"},
+    ("slice", 0): {"a0"},
+    ("slice", 1): {"a1"},
+    ("pad", 0): {"a0"},
+    ("rev", 0): {"a0"},
+    ("cumsum", 0): {"a0", "a2"},
+    ("sort", 0): {"a0"},
+    ("top_k", 0): {"a0", "a1"},
+    ("gather", 0): {"b0", "w1"},
+    ("scatter-add", 0): {"w1"},
+    ("scatter-add", 1): {"b0"},
+    ("cholesky", 0): {"b0"},
+    ("triangular_solve", 0): {"b0", "c"},
+    ("triangular_solve", 1): {"c"},
+    ("fft", 0): {"b0"},
+    ("conv_general_dilated", 0): {"n", "o", "c"},
+    ("conv_general_dilated", 1): {"n"},
+    ("reduce_sum", 0): {"a0", "a1", "a2"},
+    ("argmax", 0): {"a0", "a1", "a2"},
+    ("dot_general", 0): {"b0", "i1", "j3", "k0", "k1"},
+}
+
+
+@pytest.mark.parametrize(("primitive", "k"), CUTTABLE)
+def test_no_more_is_whole_than_must_be(x64, primitive, k):
+    fn, args = EXAMPLES[primitive][k]
+    program = canonical(jax.make_jaxpr(fn)(*on_device(args)))
+    position = next(i for i, e in enumerate(program.eqns) if e.primitive.name == primitive)
+    assert set(program.factors(position).names) == CUTTABLE[primitive, k]
+
+
+@pytest.mark.parametrize("name", sorted(ELEMENTWISE))
+def test_elementwise_primitives_map_every_axis(x64, name):
+    primitive = next((p for p in _primitives() if p.name == name), None)
+    if primitive is None:
+        pytest.skip(f"this JAX has no primitive `{name}` that can be reached publicly")
+    assert name in FACTOR_RULES
+
+
+def _primitives():
+    import jax.extend.core.primitives as module
+
+    return [p for p in vars(module).values() if hasattr(p, "name") and hasattr(p, "bind")]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (0,)])
+def test_sizes_zero_and_one_are_parsed_and_never_cut_wrongly(shape):
+    for fn in (jnp.sin, lambda x: x.sum(0), lambda x: x.reshape(-1), lambda x: x[None] - x, lambda x: jnp.sort(x, 0)):
+        program = canonical(jax.make_jaxpr(fn)(jnp.ones(shape)))
+        for i in range(len(program.eqns)):
+            factors = program.factors(i)
+            assert factors is None or parse(factors.rule, program.context(i)).sizes == factors.sizes
+        held = [Held(program=program, path=(), var=v, bytes=1) for e in program.eqns for v in e.outvars]
+        for seed in enumerate_splits(program, held, (1,)):
+            assert seed.region.size >= 2

@@ -1,0 +1,154 @@
+"""A program is flat, canonical, free of dead code, and the same in every process."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from exla.errors import ProgramError
+from exla.ir.check import check
+from exla.ir.emit import emit
+from exla.ir.fingerprint import fingerprint
+from exla.ir.program import Program, canonical
+
+CALLS = {
+    "jit": lambda x: jax.jit(jnp.sin)(x) + 1,
+    "nested jit": lambda x: jax.jit(lambda y: jax.jit(jnp.cos)(y) * 2)(x),
+    "custom_jvp": lambda x: jax.nn.relu(x) + jax.nn.silu(x),
+    "custom_vjp": lambda x: _with_custom_vjp(x) * 3,
+    "remat": lambda x: jax.checkpoint(lambda y: jnp.sin(y) * y)(x),
+    "grad of remat": jax.grad(lambda x: jax.checkpoint(lambda y: jnp.sin(y) * y)(x).sum()),
+    "where": lambda x: jnp.where(x > 0, x, 0.0),
+    "linalg": lambda x: jnp.linalg.norm(x, axis=-1),
+}
+
+
+@jax.custom_vjp
+def _with_custom_vjp(x):
+    return jnp.exp(x)
+
+
+_with_custom_vjp.defvjp(lambda x: (jnp.exp(x), x), lambda x, g: (g * jnp.exp(x),))
+
+
+def program_of(fn, *args):
+    return check(canonical(jax.make_jaxpr(fn)(*args)))
+
+
+@pytest.mark.parametrize("fn", CALLS.values(), ids=CALLS)
+def test_calls_are_inlined_and_values_stay(fn, x64):
+    x = jnp.linspace(-2.0, 2.0, 12).reshape(3, 4)
+    program = program_of(fn, x)
+    names = {eqn.primitive.name for eqn in program.eqns}
+    assert not names & {"jit", "pjit", "custom_jvp_call", "custom_vjp_call", "remat", "remat2", "checkpoint"}
+    (result,) = emit(program, {})(*program.consts, x)
+    np.testing.assert_allclose(result, fn(x), rtol=1e-14)
+
+
+def test_one_thing_has_one_spelling():
+    x = jnp.ones((3, 4))
+    assert fingerprint(program_of(lambda x: x**2, x)) == fingerprint(program_of(jnp.square, x))
+
+
+def test_powers_other_than_two_are_not_squares():
+    names = [e.primitive.name for e in program_of(lambda x: x**3, jnp.ones(3)).eqns]
+    assert "square" not in names
+
+
+def test_dead_code_is_dropped():
+    program = program_of(lambda x: (jnp.exp(x), x + 1)[1], jnp.ones(3))
+    assert [e.primitive.name for e in program.eqns] == ["add"]
+
+
+def test_effects_are_not_dead_code():
+    def fn(x):
+        jax.debug.print("{}", x.sum())
+        return x + 1
+
+    assert any(e.effects for e in program_of(fn, jnp.ones(3)).eqns)
+
+
+def test_control_flow_stays_one_equation():
+    program = program_of(lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y + i, x), jnp.ones(3))
+    assert len(program.eqns) == 1
+
+
+def test_captured_arrays_become_leading_inputs_with_values():
+    table = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    program = program_of(lambda x: x @ jnp.asarray(table), jnp.ones((4, 2)))
+    assert len(program.consts) == 1 and len(program.invars) == 2
+    (result,) = emit(program, {})(*program.consts, jnp.ones((4, 2)))
+    np.testing.assert_array_equal(result, np.ones((4, 2)) @ table)
+
+
+def test_the_source_line_is_the_users():
+    program = program_of(lambda x: jnp.exp(x), jnp.ones(3))
+    assert "test_program.py" in program.source(0)
+
+
+def test_inlined_equations_keep_the_users_line():
+    program = program_of(CALLS["where"], jnp.ones(3))
+    assert all("test_program.py" in program.source(i) for i in range(len(program.eqns)))
+
+
+def test_a_site_tells_equations_apart():
+    program = program_of(lambda x: jnp.sin(x) + jnp.cos(x), jnp.ones(3))
+    assert program.site(0).fingerprint != program.site(1).fingerprint
+
+
+SCRIPT = """
+import jax, jax.numpy as jnp
+from exla.ir.program import canonical
+from exla.ir.fingerprint import fingerprint
+def fn(x):
+    y = jnp.where(x > 0, jax.nn.relu(x), x).at[jnp.arange(2)].add(1.0)
+    z = jax.lax.scan(lambda c, a: (c + a, c * a), 0.0, y[:, 0])[1]
+    key = jax.random.key(0)
+    return jax.lax.reduce(z, 0.0, lambda a, b: a + b, (0,)), jax.random.normal(key, (3,)), jax.lax.top_k(y, 2)
+print(fingerprint(canonical(jax.make_jaxpr(fn)(jnp.ones((4, 3))))))
+"""
+
+
+def test_a_fingerprint_is_the_same_in_every_process():
+    prints = {
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True, env={**_environment(), "PYTHONHASHSEED": s}
+        ).stdout
+        for s in ("0", "7")
+    }
+    assert len(prints) == 1
+
+
+def _environment():
+    import os
+
+    return dict(os.environ)
+
+
+def test_a_fingerprint_sees_shapes_parameters_and_constants():
+    x, y = jnp.ones((3, 4)), jnp.ones((4, 3))
+    variants = [
+        program_of(lambda x: x.sum(0), x),
+        program_of(lambda x: x.sum(1), x),
+        program_of(lambda x: x.sum(0), y),
+        program_of(lambda x: x.sum(0) * 2, x),
+        program_of(lambda x: x.sum(0) * 3, x),
+    ]
+    assert len({fingerprint(p) for p in variants}) == len(variants)
+
+
+def test_check_refuses_a_use_before_definition():
+    program = program_of(lambda x: jnp.sin(jnp.cos(x)), jnp.ones(3))
+    turned = Program(jaxpr=program.jaxpr.replace(eqns=list(program.eqns)[::-1]))
+    with pytest.raises(ProgramError, match="not defined yet"):
+        check(turned)
+
+
+def test_check_refuses_a_second_definition():
+    program = program_of(jnp.sin, jnp.ones(3))
+    doubled = Program(jaxpr=program.jaxpr.replace(eqns=[*program.eqns, *program.eqns]))
+    with pytest.raises(ProgramError, match="second time"):
+        check(doubled)

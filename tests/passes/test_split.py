@@ -1,0 +1,319 @@
+"""Splitting changes no value, whatever is cut, into whatever chunks, on however many passes and levels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from exla.errors import ReplayMiss
+from exla.ir.check import check
+from exla.ir.emit import emit
+from exla.ir.memory import Held, project
+from exla.ir.program import canonical
+from exla.passes.decisions import CompileOption, from_json, to_json
+from exla.passes.split.decide import apply_split, enumerate_splits
+from exla.passes.split.loop import run
+from exla.passes.split.regions import grow
+from tests.passes.programs import random_function
+
+EXPAND = {"exla_split": lambda eqn, operands, evaluate: run(eqn.params["loop"], operands, evaluate)}
+
+
+def program_of(fn, args):
+    return check(canonical(jax.make_jaxpr(fn)(*args)))
+
+
+def run_program(program, args):
+    return jax.jit(emit(program, EXPAND))(*program.consts, *args)
+
+
+def everything_held(program):
+    values = [v for eqn in program.eqns for v in eqn.outvars] + list(program.invars)
+    return [Held(program=program, path=(), var=v, bytes=1) for v in values if hasattr(v.aval, "shape")]
+
+
+def assert_same(results, expected, *, rtol=1e-9):
+    for a, b in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=rtol, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), seed=st.integers(0, 10_000))
+def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
+    function, args = random_function(seed)
+    program = program_of(function, args)
+    seeds = list(enumerate_splits(program, everything_held(program), (1, 100), values=100))
+    if not seeds:
+        return
+    chosen = seeds[data.draw(st.integers(0, len(seeds) - 1))]
+    if chosen.region.least_chunk >= chosen.region.size:
+        return
+    chunk = data.draw(st.integers(chosen.region.least_chunk, chosen.region.size - 1))
+    split = apply_split(program, from_json(to_json(chosen.split(chunk))))
+    assert_same(run_program(split, args), function(*args))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), seed=st.integers(0, 10_000))
+def test_a_second_factor_nests_inside_the_first(x64, data, seed):
+    function, args = random_function(seed)
+    program = program_of(function, args)
+    for _ in range(2):
+        held = [h for h in project(program, fused=False).held]
+        seeds = [
+            s
+            for s in enumerate_splits(program, held, (1,), values=6)
+            if s.region.least_chunk < s.region.size
+        ]
+        if not seeds:
+            break
+        chosen = seeds[data.draw(st.integers(0, len(seeds) - 1))]
+        chunk = data.draw(st.integers(chosen.region.least_chunk, chosen.region.size - 1))
+        program = apply_split(program, chosen.split(chunk))
+    assert_same(run_program(program, args), function(*args))
+
+
+def largest_value_bytes(program):
+    """Bytes of the largest value that exists at any one time, fused or not, inside loops too."""
+    return max(h.bytes for h in project(program, fused=False).held)
+
+
+def gaussian_product(x, y, v):
+    return jnp.exp(-((x[:, None, :] - y[None, :, :]) ** 2).sum(-1) / 2) @ v
+
+
+def arguments(*shapes, seed=0):
+    generator = np.random.default_rng(seed)
+    return tuple(jnp.asarray(generator.normal(size=s)) for s in shapes)
+
+
+def split_value(program, primitive, axis, chunk, small=1):
+    """Cut an axis of the first value that a primitive makes."""
+    position = next(i for i, e in enumerate(program.eqns) if e.primitive.name == primitive)
+    var = program.eqns[position].outvars[0]
+    held = [Held(program=program, path=(), var=var, bytes=1)]
+    for seed in enumerate_splits(program, held, (small,)):
+        if seed.decision.axis == axis:
+            return apply_split(program, seed.split(chunk)), seed.region
+    raise AssertionError(f"axis {axis} of {primitive} cannot be cut")
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 7, 10])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_every_factor_of_a_kernel_product_can_be_cut(x64, axis, chunk):
+    args = arguments((11, 11), (11, 11), (11,))
+    program = program_of(gaussian_product, args)
+    split, _ = split_value(program, "sub", axis, chunk)
+    assert_same(run_program(split, args), gaussian_product(*args))
+
+
+def test_the_compiled_code_holds_a_loop_and_no_copy_of_its_body(x64):
+    args = arguments((64, 3), (64, 3), (64,))
+    program = program_of(gaussian_product, args)
+    sizes = []
+    for chunk in (1, 32):
+        split, _ = split_value(program, "sub", 0, chunk)
+        text = jax.jit(emit(split, EXPAND)).lower(*args).as_text()
+        assert "while" in text
+        sizes.append(text.count("stablehlo.exponential"))
+    assert sizes == [1, 1]
+
+
+def test_one_input_is_cut_in_one_role_and_whole_in_another(x64):
+    def fn(x):
+        return jnp.exp(x @ x.T).sum(1)
+
+    args = arguments((13, 4))
+    split, region = split_value(program_of(fn, args), "dot_general", 0, 5)
+    assert region.size == 13
+    assert_same(run_program(split, args), fn(*args))
+
+
+def test_both_roles_of_one_big_value_are_computed_in_the_loop(x64):
+    def fn(x):
+        k = jnp.exp(-((x[:, None, :] - x[None, :, :]) ** 2).sum(-1))
+        return (k + 2 * k.T).sum(1)
+
+    args = arguments((13, 4))
+    split, region = split_value(program_of(fn, args), "sub", 0, 5)
+    assert len({axis for _, axis in region.makers}) > 1
+    assert largest_value_bytes(split) < 13 * 13 * 4 * 8
+    assert_same(run_program(split, args), fn(*args))
+
+
+def test_a_reduction_that_feeds_back_becomes_two_loops_with_recomputation(x64):
+    def fn(x, y, v):
+        k = jnp.exp(-((x[:, None, :] - y[None, :, :]) ** 2).sum(-1))
+        return (k / k.sum()) @ v
+
+    args = arguments((30, 3), (40, 3), (40,))
+    split, region = split_value(program_of(fn, args), "sub", 0, 7)
+    assert region.levels == [0, 1]
+    assert largest_value_bytes(split) < 30 * 40 * 8
+    assert_same(run_program(split, args), fn(*args))
+
+
+def test_double_centring_of_a_kernel_matrix_never_holds_it(x64):
+    def fn(x, v):
+        k = jnp.tanh(x @ x.T)
+        k = k - k.mean(0) - k.mean(1)[:, None] + k.mean()
+        return k @ v
+
+    args = arguments((40, 3), (40,))
+    split, region = split_value(program_of(fn, args), "tanh", 0, 8)
+    assert largest_value_bytes(split) < 40 * 40 * 8
+    assert_same(run_program(split, args), fn(*args))
+
+
+def test_a_row_softmax_stays_one_loop(x64):
+    def fn(q, k, v):
+        return jax.nn.softmax(q @ k.T, axis=-1) @ v
+
+    args = arguments((33, 4), (29, 4), (29, 5))
+    split, region = split_value(program_of(fn, args), "exp", 0, 8)
+    assert region.levels == [0]
+    assert_same(run_program(split, args), fn(*args))
+
+
+def test_several_outputs_share_one_loop(x64):
+    def fn(z, x, y):
+        k = jnp.exp(-((z[:, None] - x[None]) ** 2).sum(-1))
+        return k @ k.T, k @ y
+
+    args = arguments((5, 2), (50, 2), (50,))
+    split, region = split_value(program_of(fn, args), "exp", 1, 16)
+    assert len(region.outputs) == 2 and region.levels == [0]
+    assert sum(e.primitive.name == "exla_split" for e in split.eqns) == 1
+    assert_same(run_program(split, args), fn(*args))
+
+
+def test_a_big_output_is_written_in_place(x64):
+    def fn(x, y):
+        return jnp.exp(-((x[:, None, :] - y[None, :, :]) ** 2).sum(-1))
+
+    args = arguments((64, 50), (64, 50))
+    for axis in (0, 1):
+        split, _ = split_value(program_of(fn, args), "sub", axis, 9)
+        compiled = jax.jit(emit(split, EXPAND)).lower(*args).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes < 64 * 64 * 8 + 9 * 64 * 50 * 8
+        assert_same(run_program(split, args), fn(*args))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8, np.bool_])
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"])
+def test_every_combiner_merges_chunks_in_every_dtype(x64, name, dtype):
+    data = np.random.default_rng(0).integers(0, 3, size=(6, 37)).astype(dtype)
+
+    def fn(x, y):
+        return getattr(jnp, name)(x[:, None, :] * y[None, :, :], axis=2)
+
+    args = (jnp.asarray(data), jnp.asarray(data[:4]))
+    program = program_of(fn, args)
+    for chunk in (1, 5, 36):
+        split, _ = split_value(program, "mul" if dtype != np.bool_ else "and", 2, chunk)
+        assert_same(run_program(split, args), fn(*args), rtol=1e-6)
+
+
+SPECIAL = {
+    "ties": [1.0, 3.0, 3.0, 2.0, 3.0, -1.0, 3.0],
+    "nan": [1.0, np.nan, 3.0, np.nan, 9.0, -np.inf, 0.0],
+    "minus infinity": [-np.inf] * 7,
+    "infinity": [np.inf] * 7,
+    "all nan": [np.nan] * 7,
+    "zeros of both signs": [-0.0, 0.0, -0.0, 0.0, -0.0, 0.0, 0.0],
+}
+
+
+@pytest.mark.parametrize("values", SPECIAL.values(), ids=SPECIAL)
+@pytest.mark.parametrize("function", [jnp.argmax, jnp.argmin, jnp.max, jnp.min])
+def test_ties_and_special_values_come_out_as_in_lax(function, values):
+    args = (jnp.asarray(values, jnp.float32)[None].repeat(3, 0),)
+
+    def fn(x):
+        return function(x * 1, axis=1)
+
+    for chunk in (1, 2, 3, 6):
+        split, _ = split_value(program_of(fn, args), "mul", 1, chunk)
+        np.testing.assert_array_equal(run_program(split, args)[0], fn(*args))
+
+
+@pytest.mark.parametrize("values", SPECIAL.values(), ids=SPECIAL)
+@pytest.mark.parametrize("chunk", [2, 3, 4, 6])
+def test_top_k_over_chunks_is_bit_equal_to_lax(values, chunk):
+    args = (jnp.asarray(values, jnp.float32)[None].repeat(3, 0),)
+
+    def fn(x):
+        return jax.lax.top_k(x * 1, 2)
+
+    split, _ = split_value(program_of(fn, args), "mul", 1, chunk)
+    for a, b in zip(run_program(split, args), fn(*args), strict=True):
+        np.testing.assert_array_equal(np.asarray(a).view(np.int32), np.asarray(b).view(np.int32))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 4), size=st.integers(2, 40), k=st.integers(1, 6), chunk=st.integers(1, 39), seed=st.integers(0, 99)
+)
+def test_remainder_chunk_is_stable_for_top_k(rows, size, k, chunk, seed):
+    k, chunk = min(k, size - 1), min(chunk, size - 1)
+    chunk = max(chunk, k)
+    values = np.random.default_rng(seed).integers(0, 4, size=(rows, size)).astype(np.float32)
+
+    def fn(x):
+        return jax.lax.top_k(x * 1, k)
+
+    args = (jnp.asarray(values),)
+    split, _ = split_value(program_of(fn, args), "mul", 1, chunk)
+    for a, b in zip(run_program(split, args), fn(*args), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_narrow_floats_are_summed_in_float32_between_chunks():
+    args = (jnp.full((2, 4096), 0.01, jnp.bfloat16),)
+
+    def fn(x):
+        return (x * 1).sum(1)
+
+    split, _ = split_value(program_of(fn, args), "mul", 1, 8)
+    np.testing.assert_allclose(
+        np.asarray(run_program(split, args)[0], np.float64), np.asarray(fn(*args), np.float64), rtol=2**-7
+    )
+
+
+def test_what_has_no_rule_is_a_barrier_that_is_named():
+    def fn(x):
+        k = jnp.exp(x[:, None] - x[None])
+        return jnp.linalg.svd(k, compute_uv=False) + k.sum()
+
+    args = (jnp.arange(12.0),)
+    program = program_of(fn, args)
+    var = next(e.outvars[0] for e in program.eqns if e.primitive.name == "exp")
+    region = grow(program, var, 0, 1)
+    assert region is not None and "svd" in region.blocked[var]
+
+
+def test_an_axis_of_one_index_is_not_cut():
+    program = program_of(lambda x: jnp.exp(x).sum(), (jnp.ones((1, 5)),))
+    assert grow(program, program.eqns[0].outvars[0], 0, 1) is None
+
+
+def test_a_decision_for_another_program_is_a_miss_with_a_reason():
+    args = (jnp.ones((8, 3)), jnp.ones((9, 3)), jnp.ones(9))
+    program = program_of(gaussian_product, args)
+    seed = next(enumerate_splits(program, everything_held(program), (1,)))
+    other = program_of(lambda x, y, v: jnp.cos(x @ y.T) @ v, args)
+    with pytest.raises(ReplayMiss):
+        apply_split(other, seed.split(2))
+    with pytest.raises(ReplayMiss, match="chunks must be"):
+        apply_split(program, seed.split(10_000))
+
+
+def test_decisions_survive_json_and_nonsense_does_not():
+    option = CompileOption(name="a", value="b")
+    assert from_json(to_json(option)) == option
+    for data in ({}, {"kind": "Split"}, {"kind": "Evil", "x": 1}, {"kind": "CompileOption", "name": "a"}):
+        with pytest.raises(ValueError, match="not a decision"):
+            from_json(data)
