@@ -1,0 +1,95 @@
+"""Options: what a user can set, where it comes from, and what is valid.
+
+Each option is an argument of `exla.jit` and an environment variable (`memory_limit` and `EXLA_MEMORY_LIMIT`). The
+argument wins over the variable, the variable over the default. Anything unknown is an error that lists what is
+valid: an option that is silently ignored would be a cap that is silently exceeded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from exla.errors import OptionError
+from exla.units import parse_size
+
+SEARCHES = ("heuristic", "off")
+TARGETS = ("cpu",)
+NUMERICS = ("reassociate", "exact")
+RECORDS = ("append", "read", "off")
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "search": SEARCHES,
+    "target": TARGETS,
+    "numerics": NUMERICS,
+    "records": RECORDS,
+}
+PLANNED = {"search": ("learned", "analytic", "measured"), "target": ("gpu", "tpu")}
+"""Values that the design names and this release does not have yet."""
+SIZES = ("memory_limit", "tensor_size_threshold", "tensor_split_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of one `exla.jit`.
+
+    Attributes:
+      memory_limit: cap in bytes on arguments + outputs + temporaries - aliased; None = what the target has.
+      search: who chooses what is split; "off" splits nothing.
+      target: what is compiled for; None = the default device.
+      numerics: "reassociate" allows another order of summation, "exact" nothing that changes a value by more.
+      tensor_size_threshold: values above this many bytes are split although they fit; None = no such threshold.
+      tensor_split_size: bytes that one chunk's working set may not exceed; None = no such limit.
+      records: whether tuning records are read and written, only read, or neither.
+    """
+
+    memory_limit: int | None = None
+    search: str = "heuristic"
+    target: str | None = None
+    numerics: str = "reassociate"
+    tensor_size_threshold: int | None = None
+    tensor_split_size: int | None = None
+    records: str = "append"
+
+    @classmethod
+    def resolve(cls, **given: Any) -> Options:
+        """Make options from arguments and the environment.
+
+        Args:
+          **given: options by name; None means not given.
+
+        Returns:
+          The options.
+
+        Raises:
+          OptionError: for an unknown name, value or unit; the message lists the valid ones.
+        """
+        names = [f.name for f in fields(cls)]
+        for name in given:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise OptionError(f"unknown option {name!r}{hint}; valid options: {', '.join(names)}")
+        values: dict[str, Any] = {}
+        for name in names:
+            value, label = given.get(name), name
+            if value is None:
+                label = f"EXLA_{name.upper()}"
+                value = os.environ.get(label) or None
+            if value is not None:
+                values[name] = parse_size(value, label) if name in SIZES else _choice(name, label, value)
+        return cls(**values)
+
+
+def _choice(name: str, label: str, value: Any) -> str:
+    valid = CHOICES[name]
+    if isinstance(value, str) and value in valid:
+        return value
+    listed = ", ".join(repr(v) for v in valid)
+    if isinstance(value, str) and value.partition(":")[0] in PLANNED.get(name, ()):
+        raise OptionError(f"{label}={value!r} is not in this release; valid values: {listed}")
+    near = difflib.get_close_matches(str(value), valid, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise OptionError(f"{label}={value!r} is unknown{hint}; valid values: {listed}")
