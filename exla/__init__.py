@@ -1,6 +1,6 @@
 """exla: run an unchanged JAX function under a hard memory cap.
 
-    f = exla.jit(fn, memory_limit="512MiB")
+f = exla.jit(fn, memory_limit="512MiB")
 """
 
 from exla.api import JitFunction, jit

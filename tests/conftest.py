@@ -7,7 +7,15 @@ import pytest
 @pytest.fixture(autouse=True)
 def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
     """Tests neither read nor write the user's tuning records, whatever the user's environment says."""
-    for name in ("MEMORY_LIMIT", "SEARCH", "TARGET", "NUMERICS", "RECORDS", "TENSOR_SIZE_THRESHOLD", "TENSOR_SPLIT_SIZE"):
+    for name in (
+        "MEMORY_LIMIT",
+        "SEARCH",
+        "TARGET",
+        "NUMERICS",
+        "RECORDS",
+        "TENSOR_SIZE_THRESHOLD",
+        "TENSOR_SPLIT_SIZE",
+    ):
         monkeypatch.delenv(f"EXLA_{name}", raising=False)
     monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path / "records"))
 

@@ -126,9 +126,7 @@ class FactorRule:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-FACTOR_RULES: Registry[Callable[[EquationContext], FactorRule]] = Registry(
-    "factor rule", package="exla.rules.factor"
-)
+FACTOR_RULES: Registry[Callable[[EquationContext], FactorRule]] = Registry("factor rule", package="exla.rules.factor")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,8 @@ def project(program: Program, *, fused: bool = True, path: tuple[int, ...] = ())
             last.update((root, i) for root in roots[v])
     last.update((root, end) for v in outputs for root in roots.get(v, (v,)))
     live: dict[Any, int] = {}
-    best, best_held = 0, ()
+    best = 0
+    best_held: tuple[Held, ...] = ()
     total = 0
     for i, eqn in enumerate(program.eqns):
         dying = [v for v in live if last.get(v, i) <= i]
@@ -143,17 +144,13 @@ def _inner_peak(eqn: Any, path: tuple[int, ...], fused: bool) -> Peak | None:
         body = project(loop.body, fused=fused, path=path)
         slices = [v for v, p in zip(loop.body.invars[-len(loop.operands) :], loop.operands, strict=True) if p]
         extra = sum(value_bytes(v) for v in slices) if loop.operands else 0
-        return Peak(
-            arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held
-        )
+        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held)
     peaks = [project(Program(jaxpr=_open(j)), fused=fused, path=path) for j in _compat.inner_jaxprs(eqn)]
     if not peaks or eqn.primitive.name in REDUCERS or eqn.primitive.name.startswith("scatter"):
         return None
     largest = max(peaks, key=lambda p: p.temporary_bytes)
     carried = sum(value_bytes(v) for v in eqn.outvars)
-    return Peak(
-        arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=()
-    )
+    return Peak(arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=())
 
 
 def _open(jaxpr: Any) -> Any:

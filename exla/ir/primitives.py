@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-ELEMENTWISE = frozenset(
-    """
-abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
-convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma
-igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul name ne neg nextafter
-not one_minus_square optimization_barrier or polygamma polynomial population_count pow random_gamma_grad real reduce_precision
-regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin
-sinh sqrt square stop_gradient sub tan tanh xor zeta
-""".split()
-)
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ELEMENTWISE = _names("""
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
+    convert_element_type copy cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma
+    igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul name
+    ne neg nextafter not one_minus_square or polygamma population_count pow random_gamma_grad real
+    reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
+    shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
+""")
 """One output element from the operands' elements at the same index."""
 
-VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "optimization_barrier", "stop_gradient"})
+VIEWS = _names("reshape squeeze expand_dims optimization_barrier stop_gradient")
 """Primitives whose result is the operand's buffer seen in another shape."""
 
-CHEAP = frozenset(
-    """broadcast_in_dim iota convert_element_type add sub mul neg max min select_n and or not xor eq ne lt le gt ge
-    square abs sign transpose rev slice pad clamp""".split()
-)
+CHEAP = _names("""
+    broadcast_in_dim iota convert_element_type add sub mul neg max min select_n and or not xor eq ne lt le gt ge
+    square abs sign transpose rev slice pad clamp
+""")
 """Fusible primitives that the compiler computes again for every consumer rather than store."""
 
 FUSIBLE = ELEMENTWISE | CHEAP | VIEWS | {"concatenate", "tile"}
 """Primitives that XLA computes inside the loop of their consumer."""
 
-REDUCERS = frozenset(
-    "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin reduce".split()
-)
+REDUCERS = _names("""
+    reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin reduce
+""")
 """Primitives into which XLA fuses the computation of their operand."""
 
-TRANSCENDENTAL = frozenset(
-    """exp exp2 expm1 log log1p log2 logistic tanh sin cos tan pow sqrt rsqrt cbrt div rem erf erfc erf_inv atan2 sinh
-    cosh asin acos atan lgamma digamma""".split()
-)
+TRANSCENDENTAL = _names("""
+    exp exp2 expm1 log log1p log2 logistic tanh sin cos tan pow sqrt rsqrt cbrt div rem erf erfc erf_inv atan2 sinh
+    cosh asin acos atan lgamma digamma
+""")
 """Element-wise primitives that cost several times an addition."""

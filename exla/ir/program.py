@@ -230,7 +230,7 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None) -> list[Any]:
             return [jax.lax.square(operands[0])]
     if eqn.primitive.name == "stop_gradient":
         return operands
-    if eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None:
-        if tuple(operands[0].shape) == tuple(eqn.outvars[0].aval.shape):
-            return operands
+    is_shape_change = eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None
+    if is_shape_change and tuple(operands[0].shape) == tuple(eqn.outvars[0].aval.shape):
+        return operands
     return _compat.bind(eqn, *operands, source=source)

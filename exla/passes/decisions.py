@@ -7,6 +7,7 @@ reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ def to_json(decision: Decision) -> dict[str, Any]:
     return {"kind": type(decision).__name__, **asdict(decision)}
 
 
-def from_json(data: dict[str, Any]) -> Decision:
+def from_json(data: Mapping[str, Any]) -> Decision:
     """A decision from plain data.
 
     Raises:

@@ -179,7 +179,9 @@ def _unsplit_fate(original: Program, position: int, stored: bool) -> str:
     name = original.eqns[position].primitive.name
     if original.factors(position) is None:
         return f"kept whole: `{name}` has no factor rule, so it is a barrier"
-    return "kept whole: the limit is obeyed without cutting it" if stored else "not stored whole: fused into what uses it"
+    return (
+        "kept whole: the limit is obeyed without cutting it" if stored else "not stored whole: fused into what uses it"
+    )
 
 
 def _fates(choice: Choice) -> dict[tuple[str, str], str]:
@@ -199,7 +201,7 @@ def _fates(choice: Choice) -> dict[tuple[str, str], str]:
             fate = f"split along axis {axis}: {trips} chunks of {split.chunk}, {how}{again}"
             fates.setdefault((program.describe(var), program.source(position)), fate)
         for var, why in region.blocked.items():
-            position = program.producers.get(var)
-            if position is not None:
-                fates.setdefault((program.describe(var), program.source(position)), f"not split further: {why}")
+            made_at = program.producers.get(var)
+            if made_at is not None:
+                fates.setdefault((program.describe(var), program.source(made_at)), f"not split further: {why}")
     return fates

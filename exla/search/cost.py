@@ -131,11 +131,8 @@ def _loop_s(eqn: Any, rates: Rates) -> float:
     trips = loop.size / loop.chunk
     kernels = sum(e.primitive.name not in FUSIBLE for e in loop.body.eqns) + 2
     strided = sum(
-        value_bytes(v) / trips
-        for v, p in zip(eqn.invars, loop.operands, strict=True)
-        if p is not None and p.axis > 0
+        value_bytes(v) / trips for v, p in zip(eqn.invars, loop.operands, strict=True) if p is not None and p.axis > 0
     )
     per_trip = predict_s(loop.body, rates) + kernels * rates.kernel_s
     per_trip += _merge_s(loop, rates) + _traffic_s(2 * 4 * _state_elements(loop), rates) + _traffic_s(strided, rates)
     return trips * per_trip
-

@@ -142,7 +142,7 @@ class _Search:
         structs = [as_struct(v.aval) for v in program.invars]
         constants = len(program.consts)
         chosen = tuple(CompileOption(name=k, value=v) for k, v in options.items())
-        decisions = (*splits, *chosen)
+        decisions: tuple[Decision, ...] = (*splits, *chosen)
         try:
             compiled = self.target.compile(
                 emit(program, EXPANSIONS),

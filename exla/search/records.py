@@ -190,11 +190,10 @@ class RecordStore:
             return None
         if not self._by_key:
             return "there are no records"
-        differing = [
-            sorted(name for name in {*key, *dict(other)} if key.get(name) != dict(other).get(name))
-            for other in self._by_key
-        ]
-        return "the nearest record differs in " + ", ".join(min(differing, key=len))
+        differing: list[list[str]] = []
+        for other in map(dict, self._by_key):
+            differing.append(sorted(name for name in {*key, *other} if key.get(name) != other.get(name)))
+        return "the nearest record differs in " + ", ".join(min((len(d), d) for d in differing)[1])
 
     def _refresh(self) -> None:
         try:

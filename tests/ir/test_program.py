@@ -115,7 +115,11 @@ print(fingerprint(canonical(jax.make_jaxpr(fn)(jnp.ones((4, 3))))))
 def test_a_fingerprint_is_the_same_in_every_process():
     prints = {
         subprocess.run(
-            [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True, env={**_environment(), "PYTHONHASHSEED": s}
+            [sys.executable, "-c", SCRIPT],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**_environment(), "PYTHONHASHSEED": s},
         ).stdout
         for s in ("0", "7")
     }

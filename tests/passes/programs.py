@@ -4,7 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-UNARY = (jnp.sin, jnp.tanh, lambda x: x * x, lambda x: -x, lambda x: jnp.where(x > 0, x, 0.5 * x), lambda x: jnp.clip(x, -1, 1))
+UNARY = (
+    jnp.sin,
+    jnp.tanh,
+    lambda x: x * x,
+    lambda x: -x,
+    lambda x: jnp.where(x > 0, x, 0.5 * x),
+    lambda x: jnp.clip(x, -1, 1),
+)
 
 
 def random_function(seed: int, steps: int = 7):
@@ -16,7 +23,8 @@ def random_function(seed: int, steps: int = 7):
     choices = np.random.default_rng(seed)
     n, m, d = (int(choices.integers(2, 9)) for _ in range(3))
     arguments = tuple(
-        jnp.asarray(np.random.default_rng(seed + k).normal(size=shape)) for k, shape in enumerate([(n, d), (m, d), (m,)])
+        jnp.asarray(np.random.default_rng(seed + k).normal(size=shape))
+        for k, shape in enumerate([(n, d), (m, d), (m,)])
     )
     script = [(int(choices.integers(1 << 30)), int(choices.integers(1 << 30))) for _ in range(steps)]
 

@@ -63,11 +63,7 @@ def test_a_second_factor_nests_inside_the_first(x64, data, seed):
     program = program_of(function, args)
     for _ in range(2):
         held = [h for h in project(program, fused=False).held]
-        seeds = [
-            s
-            for s in enumerate_splits(program, held, (1,), values=6)
-            if s.region.least_chunk < s.region.size
-        ]
+        seeds = [s for s in enumerate_splits(program, held, (1,), values=6) if s.region.least_chunk < s.region.size]
         if not seeds:
             break
         chosen = seeds[data.draw(st.integers(0, len(seeds) - 1))]
@@ -255,7 +251,11 @@ def test_top_k_over_chunks_is_bit_equal_to_lax(values, chunk):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    rows=st.integers(1, 4), size=st.integers(2, 40), k=st.integers(1, 6), chunk=st.integers(1, 39), seed=st.integers(0, 99)
+    rows=st.integers(1, 4),
+    size=st.integers(2, 40),
+    k=st.integers(1, 6),
+    chunk=st.integers(1, 39),
+    seed=st.integers(0, 99),
 )
 def test_remainder_chunk_is_stable_for_top_k(rows, size, k, chunk, seed):
     k, chunk = min(k, size - 1), min(chunk, size - 1)

@@ -140,9 +140,7 @@ def _make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]
             assert factors is not None
             context = region.program.context(position)
             made.append(Combine(combiner=factors.rule.reduced[name], context=context, parts=count))
-    loop = Loop(
-        body=main, tail=tail, size=region.size, chunk=chunk, operands=placements, outputs=tuple(made)
-    )
+    loop = Loop(body=main, tail=tail, size=region.size, chunk=chunk, operands=placements, outputs=tuple(made))
     return loop, leaves
 
 

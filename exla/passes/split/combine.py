@@ -86,12 +86,8 @@ def _all_ones(aval: Any) -> Any:
     return jnp.full(aval.shape, True if aval.dtype == np.bool_ else -1, aval.dtype)
 
 
-COMBINERS.register("sum")(
-    Combiner(merge=_elementwise(lax.add), identity=_full(0), prepare=_widen, finish=_narrow)
-)
-COMBINERS.register("prod")(
-    Combiner(merge=_elementwise(lax.mul), identity=_full(1), prepare=_widen, finish=_narrow)
-)
+COMBINERS.register("sum")(Combiner(merge=_elementwise(lax.add), identity=_full(0), prepare=_widen, finish=_narrow))
+COMBINERS.register("prod")(Combiner(merge=_elementwise(lax.mul), identity=_full(1), prepare=_widen, finish=_narrow))
 COMBINERS.register("max")(Combiner(merge=_elementwise(lax.max), identity=_lowest))
 COMBINERS.register("min")(Combiner(merge=_elementwise(lax.min), identity=_highest))
 COMBINERS.register("and")(Combiner(merge=_elementwise(lax.bitwise_and), identity=_all_ones))
@@ -135,6 +131,4 @@ def _top_k_axis(context: EquationContext) -> int:
     return int(context.params.get("axis", rank - 1)) % rank
 
 
-COMBINERS.register("top_k")(
-    Combiner(merge=_merge_top_k, least_chunk=lambda context: int(context.params["k"]))
-)
+COMBINERS.register("top_k")(Combiner(merge=_merge_top_k, least_chunk=lambda context: int(context.params["k"])))

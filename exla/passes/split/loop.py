@@ -114,7 +114,7 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
         offset = jnp.int32(loop.trips * loop.chunk)
         slices = [_slice(x, p, offset, loop.remainder) for x, p in zip(operands, loop.operands, strict=True)]
         carry = _put(loop, carry, evaluate(loop.tail, [offset, *slices]), offset, first=None)
-    results = []
+    results: list[Any] = []
     for output in loop.outputs:
         state, carry = carry[: output.parts], carry[output.parts :]
         if isinstance(output, Combine):

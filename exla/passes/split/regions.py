@@ -256,7 +256,8 @@ def _close(program: Program, growth: _Growth) -> Region | None:
         makers={s: i for s, i in makers.items() if i in demanded},
         instances=frozenset(demanded),
         outputs=tuple(
-            LoopOutput(instance=i, stacked=s, level=levels[i]) for i, s in sorted(outputs, key=lambda o: (o[0], *_place(program, o)))
+            LoopOutput(instance=i, stacked=s, level=levels[i])
+            for i, s in sorted(outputs, key=lambda o: (o[0], *_place(program, o)))
         ),
         whole=frozenset(whole),
         blocked=growth.blocked,

@@ -43,9 +43,7 @@ def _replay_arg(chunk: Chunk, operand: Any) -> Sequence[Any]:
     place = chunk.factors.operands[chunk.factor][0]
     if place is None or place.axis != axis:
         return [index]
-    value = lax.squeeze(
-        _take_along(operand, lax.expand_dims(index, [axis]), axis), [axis]
-    )
+    value = lax.squeeze(_take_along(operand, lax.expand_dims(index, [axis]), axis), [axis])
     return [value, index + lax.convert_element_type(chunk.offset, index.dtype)]
 
 

@@ -13,9 +13,8 @@ from exla.ir.factors import FACTOR_RULES, EquationContext, FactorRule, axis_name
 def conv_general_dilated(context: EquationContext) -> FactorRule:
     """`n c _ _, o c _ _ -> n o _ _` with c summed; with groups only what the groups leave independent."""
     numbers = context.params["dimension_numbers"]
-    left: list[str | None]
-    right: list[str | None]
-    left, right = ([None] * len(v.shape) for v in context.operands)
+    left: list[str | None] = [None] * len(context.operands[0].shape)
+    right: list[str | None] = [None] * len(context.operands[1].shape)
     result: list[str | None] = [None] * len(context.results[0].shape)
     reduced = {}
     if context.params["batch_group_count"] == 1:

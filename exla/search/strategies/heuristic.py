@@ -26,6 +26,8 @@ MOST_SPLITS = 6
 BEAM = 3
 FINALISTS = 3
 PROBE = 8
+CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
+"""Working sets that are tried, as multiples of what stays in cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ def propose(
     start = Proposal(program=program, splits=(), seeds=(), peak=project(program), seconds=math.inf)
     beam, failed = [start], []
     for _ in range(MOST_SPLITS):
-        grown = [p for parent in beam for p in _expand(parent, goal_bytes, rates, most_chunk_bytes)]
+        grown = [p for parent in beam for p in _expand(parent, goal_bytes, rates, most_chunk_bytes, most_value_bytes)]
         finished = sorted((p for p in grown if _is_within(p.peak, goal_bytes, most_value_bytes)), key=_speed)
         if finished:
             return finished
@@ -84,11 +86,15 @@ def _speed(proposal: Proposal) -> tuple[float, int, int]:
     return (coarse, proposal.peak.bytes, len(proposal.splits))
 
 
-def _expand(parent: Proposal, goal: int, rates: Rates, most_chunk_bytes: int | None) -> Iterator[Proposal]:
+def _expand(
+    parent: Proposal, goal: int, rates: Rates, most_chunk_bytes: int | None, most_value_bytes: int | None
+) -> Iterator[Proposal]:
     """Split a proposal's program once more, in the few ways that promise most."""
     unfused = project(parent.program, fused=False)
     largest = max((value_bytes(h.var) for h in unfused.held), default=0)
-    small = sorted({max(min(goal // 64, largest // 2), 1), max(min(goal // 8, largest // 2), 1)})
+    room = max(goal - parent.peak.arguments_bytes - parent.peak.outputs_bytes, 1)
+    most = min(largest // 2, most_value_bytes or largest)
+    small = sorted({max(min(room // 64, most), 1), max(min(room // 8, most), 1)})
     held = unfused.held if not parent.splits else (*parent.peak.held, *unfused.held)
     limit = unfused.bytes if not parent.splits else parent.peak.bytes
     probed = []
@@ -113,11 +119,9 @@ def _expand(parent: Proposal, goal: int, rates: Rates, most_chunk_bytes: int | N
             continue
         slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
         fixed = at_first.peak.bytes - slope * first
-        sets = [rates.cache_bytes // 8, rates.cache_bytes // 2, rates.cache_bytes * 2, rates.cache_bytes * 8, rates.cache_bytes * 32]
-        if most_chunk_bytes is not None:
-            sets = [min(s, most_chunk_bytes) for s in sets]
-        room = goal if most_chunk_bytes is None else min(goal, int(fixed) + most_chunk_bytes)
-        for chunk in sizes(seed.region.size, seed.region.least_chunk, slope, fixed, room, sets):
+        sets = [int(rates.cache_bytes * share) for share in CACHE_SHARES]
+        ceiling = goal if most_chunk_bytes is None else min(goal, int(fixed) + most_chunk_bytes)
+        for chunk in sizes(seed.region.size, seed.region.least_chunk, slope, fixed, ceiling, sets):
             if chunk != first:
                 yield _apply(parent, seed, chunk, rates)
 

@@ -1,0 +1,1 @@
+"""What exla promises, measured: `caps` (programs under a hard cap), `untouched` (programs that fit already)."""

@@ -1,0 +1,128 @@
+"""Runs a function in a process of its own and measures how far that process grew.
+
+The compiler's figure for a program's memory is a promise; what a user pays for is the process. Linux keeps the largest
+resident size of a process in `VmHWM`, which never falls, so each measurement needs a fresh process:
+
+>>> isolate.call("benchmarks.isolate:noise_floor")["growth_bytes"] < 8 * 2**20
+True
+
+starts `python -m benchmarks.isolate benchmarks.isolate:noise_floor '{}'`, which prints one line of JSON on stdout. Only
+a name and JSON cross the boundary, so a child can be started again by hand from the line that is printed on a failure.
+
+In the child, `growth(run)` takes the baseline as late as possible: the runtime is warm, the arguments are resident and
+the program is compiled (a compilation takes 100 MiB and more, which are not the program's). Memory that the compiler
+has freed is given back to the system first, since the program would otherwise reuse it unseen; and the high-water mark
+is lowered to the present size (write 5 to /proc/self/clear_refs). Where that write is not permitted the mark may still
+be the compiler's, so that growth is an upper bound; `resettable` says which.
+
+What this does not do: it does not see memory on an accelerator, and it works on Linux only.
+"""
+
+import ctypes
+import importlib
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+DEFAULT_TIMEOUT_S = 600
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class ChildError(RuntimeError):
+    """A child process failed, was killed or ran out of time; the message has the command and the end of its stderr."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How far one process grew while a function ran.
+
+    Attributes:
+      growth_bytes: largest resident size during the run minus the resident size before it. What the function returns
+        is part of it.
+      before_bytes: resident size before the run.
+      resettable: whether the high-water mark could be lowered before the run; if not, growth is an upper bound.
+    """
+
+    growth_bytes: int
+    before_bytes: int
+    resettable: bool
+
+
+def call(function: str, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
+    """Calls `function` in a fresh Python process.
+
+    Args:
+      function: "package.module:name" of a function of JSON values that returns a JSON object.
+      timeout_s: wall-clock limit in seconds.
+      **arguments: its keyword arguments.
+
+    Returns:
+      what the function returned.
+
+    Raises:
+      ChildError: the process exited with an error, was killed, or ran out of time.
+    """
+    command = [sys.executable, "-m", "benchmarks.isolate", function, json.dumps(arguments)]
+    shown = shlex.join(["python", *command[1:]])
+    try:
+        child = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise ChildError(f"no answer within {timeout_s:.0f} s: {shown}") from error
+    lines = child.stdout.splitlines()
+    if child.returncode != 0 or not lines:
+        raise ChildError(f"exit status {child.returncode}: {shown}\n{child.stderr[-2000:]}")
+    return json.loads(lines[-1])
+
+
+def growth(run: Callable[[], Any]) -> tuple[Any, Growth]:
+    """Calls `run` once, waits for its arrays, and returns them with the growth of this process."""
+    import jax
+
+    ctypes.CDLL(None).malloc_trim(0)
+    resettable = _reset_high_water_mark()
+    before = _status_bytes("VmRSS")
+    outputs = jax.block_until_ready(run())
+    after = _status_bytes("VmHWM")
+    return outputs, Growth(growth_bytes=after - before, before_bytes=before, resettable=resettable)
+
+
+def noise_floor() -> dict[str, Any]:
+    """Growth of a process that runs a program that needs next to nothing: what the measurement itself costs."""
+    import jax
+    import jax.numpy as jnp
+
+    argument = jnp.ones((256, 256))
+    compiled = jax.jit(lambda x: jnp.sin(x) @ x).lower(argument).compile()
+    _, grown = growth(lambda: compiled(argument))
+    return {"growth_bytes": grown.growth_bytes, "resettable": grown.resettable}
+
+
+def _reset_high_water_mark() -> bool:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes(field: str) -> int:
+    """One of the sizes in /proc/self/status, which are in KiB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(f"/proc/self/status has no {field}; growth can be measured on Linux only")
+
+
+def _main(function: str, arguments: Mapping[str, Any]) -> None:
+    module, name = function.split(":")
+    print(json.dumps(getattr(importlib.import_module(module), name)(**arguments)))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], json.loads(sys.argv[2]))

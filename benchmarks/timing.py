@@ -1,0 +1,31 @@
+"""Fair timing on a noisy machine: the rivals take turns, and their medians are compared.
+
+Two programs timed one after the other differ by whatever else the machine did in between. Here each round runs every
+rival once, A B A B, so that a slow minute slows all of them:
+
+>>> seconds = alternate({"exla": f, "hand": g}, rounds=5)
+>>> statistics.median(seconds["exla"]) / statistics.median(seconds["hand"])
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+
+def seconds_of(run: Callable[[], Any]) -> float:
+    """Wall-clock seconds until every array of the result is ready."""
+    start = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - start
+
+
+def alternate(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each rival in each round; the order of the rivals is reversed every other round."""
+    seconds: dict[str, list[float]] = {name: [] for name in rivals}
+    for turn in range(rounds):
+        order = list(rivals) if turn % 2 == 0 else list(reversed(rivals))
+        for name in order:
+            seconds[name].append(seconds_of(rivals[name]))
+    return seconds

@@ -1,0 +1,292 @@
+"""exla.jit is a drop-in for jax.jit: what it takes, what it returns, what it refuses, and before what."""
+
+import threading
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import exla
+from exla.search.records import RecordStore
+
+
+def kernel_product(x, y, v):
+    return jnp.exp(-((x[:, None, :] - y[None, :, :]) ** 2).sum(-1) / 2) @ v
+
+
+def points(n=400, m=300, d=3, seed=0):
+    generator = np.random.default_rng(seed)
+    return tuple(jnp.asarray(generator.normal(size=s), jnp.float32) for s in ((n, d), (m, d), (m,)))
+
+
+SMALL = "96KiB"
+"""Arguments and outputs of `points()` are 11 KiB; the kernel matrix is 469 KiB."""
+
+
+def expected(x, y, v):
+    x, y, v = (np.asarray(a, np.float64) for a in (x, y, v))
+    return np.exp(-((x[:, None] - y[None]) ** 2).sum(-1) / 2) @ v
+
+
+def test_an_unchanged_function_obeys_a_cap_that_it_would_break():
+    args = points()
+    plain = jax.jit(kernel_product).lower(*args).compile(compiler_options={"xla_cpu_experimental_ynn_fusion_type": ""})
+    assert plain.memory_analysis().temp_size_in_bytes > 400_000
+    f = exla.jit(kernel_product, memory_limit=SMALL)
+    plan = f.plan(*args)
+    assert not plan.untouched and plan.compiled_bytes <= plan.limit_bytes == 96 * 1024
+    np.testing.assert_allclose(f(*args), expected(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_what_fits_runs_through_the_same_compiled_code_as_jax_jit():
+    args = points()
+    f = exla.jit(kernel_product)
+    plan = f.plan(*args)
+    assert plan.untouched and plan.decisions == ()
+    assert plan.compiled.as_text() == jax.jit(kernel_product).lower(*args).compile().as_text()
+    np.testing.assert_array_equal(f(*args), jax.jit(kernel_product)(*args))
+
+
+def test_planning_compiles_what_fits_only_once(caplog):
+    args = points()
+    f = exla.jit(lambda x, y, v: kernel_product(x, y, v) + 1)
+    with jax.log_compiles():
+        f.plan(*args)
+        f(*args)
+        f(*args)
+    compiled = [r for r in caplog.records if r.getMessage().startswith("Finished XLA compilation of jit(<lambda>)")]
+    assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("limit", [1, 1000, 11_000])
+def test_a_program_that_cannot_fit_is_refused_before_it_runs(limit):
+    ran = []
+
+    def fn(x, y, v):
+        jax.debug.callback(lambda: ran.append(1))
+        return kernel_product(x, y, v)
+
+    f = exla.jit(fn, memory_limit=limit)
+    with pytest.raises(exla.MemoryLimitError) as caught:
+        f(*points())
+    jax.effects_barrier()
+    assert not ran
+    error = caught.value
+    assert error.limit_bytes == limit < error.smallest_peak_bytes
+    assert 1 <= len(error.holders) <= 3
+    assert str(limit) in str(error) and str(error.smallest_peak_bytes) in str(error)
+
+
+def test_the_refusal_names_lines_and_what_blocks():
+    def fn(x):
+        k = jnp.exp(x[:, None] - x[None])
+        return jnp.linalg.svd(k, compute_uv=False)
+
+    with pytest.raises(exla.MemoryLimitError, match="test_api.py") as caught:
+        exla.jit(fn, memory_limit="100KiB")(jnp.ones(300))
+    assert any("svd" in h.blocked or "needs" in h.blocked for h in caught.value.holders)
+
+
+def test_the_smallest_limit_that_is_named_is_enough():
+    args = points()
+    with pytest.raises(exla.MemoryLimitError) as caught:
+        exla.jit(kernel_product, memory_limit=11_300)(*args)
+    enough = caught.value.smallest_peak_bytes
+    f = exla.jit(kernel_product, memory_limit=enough)
+    assert f.plan(*args).compiled_bytes <= enough
+
+
+def test_search_off_splits_nothing():
+    with pytest.raises(exla.MemoryLimitError, match="off"):
+        exla.jit(kernel_product, memory_limit=SMALL, search="off")(*points())
+
+
+def test_it_works_as_a_decorator_with_and_without_arguments():
+    @exla.jit
+    def plain(x):
+        return x + 1
+
+    @exla.jit(memory_limit=SMALL)
+    def capped(x, y, v):
+        """Doc."""
+        return kernel_product(x, y, v)
+
+    assert plain(1) == 2 and capped.__doc__ == "Doc." and capped.__name__ == "capped"
+    np.testing.assert_allclose(capped(*points()), expected(*points()), rtol=1e-5, atol=1e-5)
+
+
+def test_methods_pytrees_keywords_defaults_and_none():
+    class Model:
+        scale = 2.0
+
+        @exla.jit(memory_limit=SMALL, static_argnums=0)
+        def apply(self, data, *, weights, bias=None, shift=0.0):
+            return {"out": self.scale * kernel_product(data["x"], data["y"], weights) + shift, "none": bias}
+
+    x, y, v = points()
+    result = Model().apply({"x": x, "y": y}, weights=v, shift=1.0)
+    assert result["none"] is None
+    np.testing.assert_allclose(result["out"], 2 * expected(x, y, v) + 1, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("static", [{"static_argnums": 3}, {"static_argnames": "power"}, {"static_argnums": (-1,)}])
+def test_static_arguments_are_static_under_a_cap(static):
+    def fn(x, y, v, power):
+        assert isinstance(power, int)
+        return kernel_product(x, y, v) ** power
+
+    f = exla.jit(fn, memory_limit=SMALL, **static)
+    args = points()
+    for power in (1, 2):
+        np.testing.assert_allclose(f(*args, power), expected(*args) ** power, rtol=1e-4, atol=1e-4)
+        if "static_argnames" in static:
+            np.testing.assert_allclose(f(*args, power=power), expected(*args) ** power, rtol=1e-4, atol=1e-4)
+
+
+def test_python_scalars_numpy_arrays_and_weak_types_come_out_as_from_jax_jit():
+    def fn(x, y, v, s):
+        return kernel_product(x, y, v) * s, s + 1
+
+    args = tuple(np.asarray(a) for a in points())
+    f, plain = exla.jit(fn, memory_limit=SMALL), jax.jit(fn)
+    assert not f.plan(*args, 2.0).untouched
+    for a, b in zip(f(*args, 2.0), plain(*args, 2.0), strict=True):
+        assert a.dtype == b.dtype and a.weak_type == b.weak_type
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_x64_gets_a_plan_of_its_own(x64):
+    args = tuple(jnp.asarray(np.asarray(a), jnp.float64) for a in points())
+    f = exla.jit(kernel_product, memory_limit="192KiB")
+    assert not f.plan(*args).untouched
+    np.testing.assert_allclose(f(*args), expected(*args), rtol=1e-12)
+
+
+def test_prng_keys_pass_through_a_split_program():
+    def fn(key, x, y, v):
+        noise = jax.random.normal(key, v.shape)
+        return kernel_product(x, y, v + noise), jax.random.split(key)
+
+    args = (jax.random.key(0), *points())
+    f = exla.jit(fn, memory_limit=SMALL)
+    assert not f.plan(*args).untouched
+    (a, keys), (b, plain_keys) = f(*args), jax.jit(fn)(*args)
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(jax.random.key_data(keys), jax.random.key_data(plain_keys))
+
+
+def test_donated_arguments_are_given_up_and_counted_once():
+    def fn(x, y, v):
+        return kernel_product(x, y, v), x * 2
+
+    args = points()
+    assert exla.jit(fn, memory_limit=SMALL).plan(*args).tried[-1].compiled_bytes.aliased == 0
+    f = exla.jit(fn, memory_limit=SMALL, donate_argnums=0)
+    assert f.plan(*args).tried[-1].compiled_bytes.aliased == args[0].nbytes
+    f(*args)
+    assert args[0].is_deleted()
+
+
+def test_plan_takes_shapes_and_runs_nothing():
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in points()]
+    assert exla.jit(kernel_product, memory_limit=SMALL).plan(*shapes).compiled_bytes <= 96 * 1024
+
+
+def test_two_shapes_get_two_plans():
+    f = exla.jit(kernel_product, memory_limit=SMALL)
+    np.testing.assert_allclose(f(*points()), expected(*points()), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(f(*points(n=2)), expected(*points(n=2)), rtol=1e-5, atol=1e-5)
+    assert f.plan(*points(n=2)).untouched and not f.plan(*points()).untouched
+
+
+def test_under_a_transformation_values_are_right_and_a_lost_cap_is_said():
+    f = exla.jit(lambda x, y, v: kernel_product(x, y, v).sum(), memory_limit=SMALL)
+    with pytest.warns(exla.ExlaWarning, match="outermost"):
+        gradient = jax.grad(f)(*points(n=20))
+    np.testing.assert_allclose(
+        gradient, jax.grad(lambda *a: kernel_product(*a).sum())(*points(n=20)), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_an_outer_exla_jit_plans_an_inner_one_and_gradients():
+    inner = exla.jit(lambda x, y, v: kernel_product(x, y, v).sum(), memory_limit=SMALL)
+    args = points()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f = exla.jit(jax.grad(inner), memory_limit=SMALL)
+        assert f.plan(*args).compiled_bytes <= 96 * 1024
+        gradient = f(*args)
+    np.testing.assert_allclose(gradient, jax.grad(lambda *a: kernel_product(*a).sum())(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_threads_that_call_at_once_get_one_plan_and_right_values():
+    f, args, results = exla.jit(kernel_product, memory_limit=SMALL), points(), []
+    threads = [threading.Thread(target=lambda: results.append(np.asarray(f(*args)))) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(results) == 6
+    for r in results:
+        np.testing.assert_array_equal(r, results[0])
+
+
+def test_a_record_spares_the_next_process_the_search():
+    args = points()
+    first = exla.jit(kernel_product, memory_limit=SMALL).plan(*args)
+    assert any(r.status == "ok" for r in RecordStore().read().records)
+    again = exla.jit(kernel_product, memory_limit=SMALL).plan(*args)
+    assert again.source == "record" and again.decisions == first.decisions
+    assert len(again.tried) == 1
+    other = exla.jit(kernel_product, memory_limit="97KiB").plan(*args)
+    assert other.source == "search"
+
+
+def test_a_hostile_record_is_passed_over():
+    args = points()
+    exla.jit(kernel_product, memory_limit=SMALL).plan(*args)
+    path = RecordStore().path
+    path.write_text(path.read_text().replace('"chunk": ', '"chunk": 99999').replace('"axis": 0', '"axis": 77'))
+    f = exla.jit(kernel_product, memory_limit=SMALL)
+    assert f.plan(*args).source == "search"
+    np.testing.assert_allclose(f(*args), expected(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_the_papers_knobs_split_what_fits():
+    args = points()
+    f = exla.jit(kernel_product, tensor_size_threshold="100KiB", tensor_split_size="50KiB")
+    plan = f.plan(*args)
+    assert not plan.untouched and plan.compiled_bytes < 150_000
+    np.testing.assert_allclose(f(*args), expected(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_explain_says_what_was_done_about_each_big_value():
+    text = exla.jit(kernel_product, memory_limit=SMALL).explain(*points())
+    for word in ("limit", "projected", "compiled", "measured", "exp", "test_api.py", "split along axis", "argument"):
+        assert word in text
+    assert "left alone" in exla.jit(kernel_product).explain(*points())
+
+
+def test_empty_arrays_and_nan_go_through():
+    x, y, v = points()
+    f = exla.jit(kernel_product, memory_limit=SMALL)
+    assert f(x[:0], y, v).shape == (0,)
+    assert f(x, y[:0], v[:0]).shape == (400,)
+    broken = x.at[3, 0].set(jnp.nan)
+    np.testing.assert_array_equal(np.isnan(f(broken, y, v)), np.isnan(jax.jit(kernel_product)(broken, y, v)))
+
+
+def test_an_unknown_option_is_an_error():
+    with pytest.raises(exla.OptionError, match="heuristic"):
+        exla.jit(kernel_product, search="fastest")
+    with pytest.raises(exla.OptionError, match="MiB"):
+        exla.jit(kernel_product, memory_limit="3 parsecs")
+    with pytest.raises(TypeError):
+        exla.jit(kernel_product, memory_limits="1GiB")
+
+
+def test_the_environment_sets_a_limit(monkeypatch):
+    monkeypatch.setenv("EXLA_MEMORY_LIMIT", SMALL)
+    assert exla.jit(kernel_product).plan(*points()).limit_bytes == 96 * 1024
