@@ -1,4 +1,4 @@
-"""Records survive torn writes, hostile lines, many writers and old versions; nothing in them is believed or executed."""
+"""Records survive torn writes, hostile lines, many writers and old versions; nothing in them is executed."""
 
 import json
 import multiprocessing
