@@ -184,7 +184,8 @@ def _call(name: str, **arguments: Any) -> dict[str, Any]:
     try:
         return isolate.call(f"benchmarks.caps:{name}", timeout_s=1800, **arguments)
     except isolate.ChildError as error:
-        return {"status": "failed", "message": str(error)}
+        print(error, file=sys.stderr)
+        return {"status": "failed", "message": str(error).strip().splitlines()[-1]}
 
 
 def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:

@@ -160,7 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "benchmarks.untouched:examine", program=program, options=name, rounds=options.rounds
                 )
             except isolate.ChildError as error:
-                fields = {"message": str(error)}
+                print(error, file=sys.stderr)
+                fields = {"message": str(error).strip().splitlines()[-1]}
             rows.append({"program": program, "options": name, **fields})
             results.append(**rows[-1])
             print(f"{program}, {name}: {'; '.join(_problems(rows[-1])) or 'untouched'}", file=sys.stderr)

@@ -41,12 +41,12 @@ class Rates:
     transcendentals: float = 1e9
     compares: float = 1e8
     selects: float = 1e9
-    select_row_s: float = 3e-7
+    select_row_s: float = 1e-6
     bytes_per_s: float = 8e9
     cached_bytes_per_s: float = 4e10
-    first_touch_bytes_per_s: float = 1e9
+    first_touch_bytes_per_s: float = 3e9
     cache_bytes: int = 8 << 20
-    kernel_s: float = 1e-5
+    kernel_s: float = 2e-5
 
 
 def predict_s(program: Program, rates: Rates) -> float:

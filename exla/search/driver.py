@@ -26,7 +26,7 @@ from exla.options import Options
 from exla.passes.decisions import CompileOption, Decision, Split, from_json, to_json
 from exla.passes.split.decide import Seed, apply_split
 from exla.passes.split.loop import run as run_loop
-from exla.search.cost import Rates
+from exla.search.cost import Rates, product_share
 from exla.search.records import Record, RecordStore, make_key
 from exla.search.strategies.heuristic import Proposal, propose
 from exla.targets.base import CompiledBytes, Target
@@ -124,7 +124,7 @@ class _Search:
         self, program: Program, splits: Sequence[Split], seeds: Sequence[Seed], source: str = "search"
     ) -> Choice | None:
         """Compile a rewritten program under the options worth trying, and keep the first that obeys the limit."""
-        for options in self.target.option_sets(program):
+        for options in self.target.option_sets(product_share(program)):
             choice = self._compile(program, splits, seeds, options, source)
             if choice is not None:
                 return choice

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from exla.ir.program import Program
 from exla.registry import Registry
 
 
@@ -52,8 +51,12 @@ class Target(Protocol):
     def fingerprint(self) -> Mapping[str, str]:
         """Named parts that identify device and compiler, the same in every process."""
 
-    def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
-        """Compile options worth trying for a rewritten program, best first; the last needs the least memory."""
+    def option_sets(self, product_share: float) -> Sequence[Mapping[str, str]]:
+        """Compile options worth trying for a rewritten program, best first; the last needs the least memory.
+
+        Args:
+          product_share: the share of its predicted time that matrix products take.
+        """
 
     def compile(
         self,

@@ -1,19 +1,18 @@
 """The CPU target: XLA:CPU, its memory figure made honest.
 
-XLA:CPU hands some fusions to YNNPACK, a library that allocates while it runs; the compiler's figure knows
-nothing of that (an N-body step reported 0 bytes and took 2 GB). Two answers, both used:
+XLA:CPU hands some operations to libraries that allocate while they run; the compiler's figure knows nothing of that
+(an N-body step in one YNNPACK fusion reported 0 bytes and took 2 GB). Two answers, both used:
 
-* programs that exla has rewritten are compiled with these fusions off, and the figure is complete; where matrix
-  products dominate, the library's products alone are tried first, because they are faster;
-* where such fusions remain, and in a program that is used untouched, as under `jax.jit`, every value inside the
-  largest of them is counted as if it were stored, twice over for the copies that the library packs.
+* programs that exla has rewritten are compiled with YNNPACK fusions off; where matrix products dominate, the
+  library's products alone are tried first, because they are faster;
+* what the libraries that remain may allocate is bounded (`exla.targets.cpu_scratch`) and counted, in programs that
+  are used untouched too.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,18 +20,18 @@ from typing import Any
 
 import jax
 import jaxlib
-import numpy as np
 
-from exla.ir.program import Program
-from exla.search.cost import product_share
 from exla.targets.base import TARGETS, CompiledBytes
+from exla.targets.cpu_scratch import scratch_bytes
+
+CGROUP_FILE = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 YNN_OPTION = "xla_cpu_experimental_ynn_fusion_type"
 NO_YNN = {YNN_OPTION: ""}
+MANY_PRODUCTS = 0.2
+"""Share of the time from which on the library's matrix products pay."""
 YNN_PRODUCTS = {YNN_OPTION: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-
-_HLO_SHAPE = re.compile(r"\b(pred|bf16|[suf]\d+|f8\w*|c64|c128)\[([\d,]*)\]")
-_HLO_ITEM_BYTES = {"pred": 1, "c64": 8, "c128": 16, "bf16": 2}
 
 
 class Cpu:
@@ -57,8 +56,8 @@ class Cpu:
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
         }
 
-    def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
-        return (YNN_PRODUCTS, NO_YNN) if product_share(program) > 0.2 else (NO_YNN,)
+    def option_sets(self, product_share: float) -> Sequence[Mapping[str, str]]:
+        return (YNN_PRODUCTS, NO_YNN) if product_share > MANY_PRODUCTS else (NO_YNN,)
 
     def compile(
         self,
@@ -78,38 +77,11 @@ class Cpu:
             outputs=stats.output_size_in_bytes,
             temporaries=stats.temp_size_in_bytes,
             aliased=stats.alias_size_in_bytes,
-            unaccounted=library_fusion_bytes(compiled.as_text()),
+            unaccounted=scratch_bytes(compiled.as_text(), threads=len(os.sched_getaffinity(0))),
         )
 
 
 TARGETS.register("cpu")(Cpu())
-
-
-def library_fusion_bytes(hlo: str) -> int:
-    """Bound what library fusions allocate: twice all values inside the largest of them.
-
-    Args:
-      hlo: optimised HLO text.
-
-    Returns:
-      Bytes; 0 where the text holds no such fusion.
-    """
-    if "__ynn_fusion" not in hlo:
-        return 0
-    called = re.findall(r"calls=%?([\w.\-]+)[^\n]*__ynn_fusion", hlo)
-    bodies = dict(re.findall(r"^%?([\w.\-]+) [^\n]*\{\n(.*?)^\}", hlo, re.S | re.M))
-    largest = max((sum(_line_bytes(line) for line in bodies[n].splitlines()) for n in called if n in bodies), default=0)
-    return 2 * largest
-
-
-def _line_bytes(line: str) -> int:
-    """Bytes of the value that one line of HLO defines."""
-    head = line.partition(" = ")[2].partition("(")[0]
-    total = 0
-    for kind, dims in _HLO_SHAPE.findall(head):
-        item = _HLO_ITEM_BYTES.get(kind) or max(int(re.sub(r"\D.*", "", kind[1:]) or 8) // 8, 1)
-        total += item * int(np.prod([int(d) for d in dims.split(",") if d], dtype=np.int64))
-    return total
 
 
 def _available_bytes() -> int:
@@ -126,15 +98,15 @@ def _cgroup_bytes() -> list[int]:
     """What each control group around this process still allows, version 2 and 1."""
     found = []
     try:
-        groups = Path("/proc/self/cgroup").read_text().splitlines()
+        groups = CGROUP_FILE.read_text().splitlines()
     except OSError:
         return []
     for line in groups:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, limit, used = Path("/sys/fs/cgroup"), "memory.max", "memory.current"
+            root, limit, used = CGROUP_ROOT, "memory.max", "memory.current"
         elif "memory" in controllers.split(","):
-            root, limit, used = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+            root, limit, used = CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
         place = root / path.lstrip("/")

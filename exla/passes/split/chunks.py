@@ -63,7 +63,7 @@ def sizes(
     known: set[int] = set()
     room = max(room_bytes - fixed_bytes, 0.0)
     for target in sorted({min(float(w), room) for w in (*working_sets, room)}):
-        wanted = int(target / bytes_per_index) if bytes_per_index > 0 else size - 1
+        wanted = int(min(target / bytes_per_index, size)) if bytes_per_index > 0 else size - 1
         if fixed_bytes + LANES * bytes_per_index <= room_bytes:
             wanted = max(wanted, LANES)
         chunk = tidy(size, max(wanted, least), least)

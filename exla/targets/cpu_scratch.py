@@ -1,0 +1,188 @@
+"""What XLA:CPU's libraries allocate while a program runs, bounded from its optimised HLO.
+
+The compiler's figure covers the buffers that it assigns. Some operations are handed to a library that allocates on
+its own: YNNPACK fusions, Eigen's matrix products, sorts, Fourier transforms and top-k. None of that is in
+`memory_analysis()`; an argsort of 9 million floats takes 275 MiB that nobody reports.
+
+    scratch_bytes(compiled.as_text(), threads=2)
+
+returns the largest such scratch of any one instruction. The formulas are what the libraries were seen to request
+(every allocation above 32 kB traced), rounded up where what is requested depends on the machine's caches:
+
+* a fusion of YNNPACK: every value inside it, twice for the copies that it packs; one that is a single matrix product
+  packs its operands and writes its result where the compiler wants it;
+* a matrix product: both operands packed in blocks of at most `DEPTH` along the contracted axis, for all batches at
+  once. With both sides long and a short contraction each task allocates its own blocks, and the C library's aligned
+  allocations do not reuse them at once; `WALK` is how many sets per thread were seen to stay resident;
+* a stable sort: one temporary record of 16 bytes per operand and element of a row;
+* a Fourier transform: `LANES` rows per thread at a time;
+* a top-k: one index per element of a row.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+DEPTH = 832
+"""Contracted indices that Eigen packs at once: two blocks."""
+WALK = 4
+SHORT = 256
+LANES = 64
+
+_SHAPE = re.compile(r"\b(pred|token|bf16|[suf]\d+|f8\w*|c64|c128)\[([\d,]*)\]")
+_ITEM_BYTES = {"pred": 1, "token": 0, "c64": 8, "c128": 16, "bf16": 2}
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*?[\]})]) ([\w\-]+)\((.*)$")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
+
+Shape = tuple[str, tuple[int, ...]]
+"""Element type and dimensions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """One line of HLO text.
+
+    Attributes:
+      opcode: what it does.
+      results: shapes of its result, several for a tuple.
+      operands: shapes of its operands.
+      text: everything after the opening bracket of its operands.
+    """
+
+    opcode: str
+    results: tuple[Shape, ...]
+    operands: tuple[Shape, ...]
+    text: str
+
+
+def scratch_bytes(hlo: str, threads: int) -> int:
+    """Bound what libraries allocate outside the compiler's buffers.
+
+    Args:
+      hlo: optimised HLO text.
+      threads: threads that the libraries may use.
+
+    Returns:
+      Bytes; 0 where the program calls no library that allocates.
+    """
+    computations = dict(_computations(hlo))
+    fused = {name for found in computations.values() for i in found if i.opcode == "fusion" for name in _calls(i)}
+    largest = 0
+    for name, instructions in computations.items():
+        for instruction in instructions if name not in fused else ():
+            bound = _BOUNDS.get(instruction.opcode)
+            if bound is not None:
+                largest = max(largest, bound(instruction, threads))
+            elif instruction.opcode == "fusion" and "__ynn_fusion" in instruction.text:
+                inside = [i for name in _calls(instruction) for i in computations.get(name, ())]
+                largest = max(largest, _ynnpack(inside))
+    return largest
+
+
+def _computations(hlo: str) -> Iterator[tuple[str, list[Instruction]]]:
+    """Name and instructions of each computation."""
+    name, found, shapes = "", list[Instruction](), dict[str, tuple[Shape, ...]]()
+    for line in hlo.splitlines():
+        opened = _COMPUTATION.match(line)
+        if opened is not None:
+            name, found, shapes = opened[1], [], {}
+        elif line.startswith("}"):
+            yield name, found
+        else:
+            match = _INSTRUCTION.match(line)
+            if match is None:
+                continue
+            label, result, opcode, text = match.groups()
+            shapes[label] = tuple(_shapes(result))
+            operands = re.findall(r"%([\w.\-]+)", text.partition(")")[0])
+            found.append(
+                Instruction(
+                    opcode=opcode,
+                    results=shapes[label],
+                    operands=tuple(shape for operand in operands for shape in shapes.get(operand, ())),
+                    text=text,
+                )
+            )
+
+
+def _calls(instruction: Instruction) -> list[str]:
+    return re.findall(r"calls=%?([\w.\-]+)", instruction.text)
+
+
+def _shapes(text: str) -> Iterator[Shape]:
+    for kind, dims in _SHAPE.findall(text):
+        yield kind, tuple(int(d) for d in dims.split(",") if d)
+
+
+def _item_bytes(kind: str) -> int:
+    known = _ITEM_BYTES.get(kind)
+    return max(int(re.sub(r"\D.*", "", kind[1:]) or 8) // 8, 1) if known is None else known
+
+
+def _bytes(shape: Shape) -> int:
+    kind, dims = shape
+    return _item_bytes(kind) * math.prod(dims)
+
+
+def _numbers(text: str, name: str) -> Sequence[int]:
+    match = re.search(name + r"=\{([\d,]*)\}", text)
+    return [int(d) for d in match[1].split(",") if d] if match else []
+
+
+def _ynnpack(inside: Sequence[Instruction]) -> int:
+    computed = [i for i in inside if i.opcode not in ("parameter", "bitcast")]
+    if [i.opcode for i in computed] == ["dot"]:
+        return sum(_bytes(shape) for shape in computed[0].operands)
+    return 2 * sum(_bytes(shape) for i in inside for shape in i.results)
+
+
+def _dot(instruction: Instruction, threads: int) -> int:
+    if len(instruction.operands) != 2:
+        return 0
+    (kind, left), (_, right) = instruction.operands
+    contracted = _numbers(instruction.text, "lhs_contracting_dims")
+    batches = _numbers(instruction.text, "lhs_batch_dims")
+    depth = math.prod(left[d] for d in contracted)
+    batch = math.prod(left[d] for d in batches)
+    rows = math.prod(left) // max(depth * batch, 1)
+    columns = math.prod(right) // max(depth * batch, 1)
+    if min(rows, columns) <= 1:
+        return 0  # a matrix times a vector is compiled, not called
+    packed = batch * (min(rows, 8 * columns) + columns) * min(depth, DEPTH) * _item_bytes(kind)
+    if batch > 1:
+        return 2 * packed
+    by_task = depth <= SHORT and rows < 8 * columns and columns < 8 * rows
+    return packed * (WALK * threads if by_task else 1)
+
+
+def _sort(instruction: Instruction, threads: int) -> int:
+    (axis,) = _numbers(instruction.text, "dimensions") or (0,)
+    return 16 * len(instruction.results) * _extent(instruction.results[0], axis)
+
+
+def _fft(instruction: Instruction, threads: int) -> int:
+    kind, dims = max((*instruction.results, *instruction.operands), key=_bytes)
+    length = max(_numbers(instruction.text, "fft_length"), default=1)
+    lines = min(math.prod(dims) // max(length, 1), LANES * threads)
+    return lines * length * max(_item_bytes(kind), 8)
+
+
+def _custom_call(instruction: Instruction, threads: int) -> int:
+    if 'custom_call_target="TopK"' not in instruction.text or not instruction.operands:
+        return 0
+    return 4 * _extent(instruction.operands[0], -1)
+
+
+def _extent(shape: Shape, axis: int) -> int:
+    return shape[1][axis] if shape[1] else 1
+
+
+_BOUNDS: dict[str, Callable[[Instruction, int], int]] = {
+    "dot": _dot,
+    "sort": _sort,
+    "fft": _fft,
+    "custom-call": _custom_call,
+}

@@ -1,0 +1,85 @@
+"""The projection against what the compiler counts, and what it says holds the peak."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from exla.ir.memory import project
+from exla.ir.program import canonical
+from exla.targets.cpu import NO_YNN
+
+F32 = 4
+
+
+def program_of(fn, *shapes):
+    return canonical(jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(s, np.float32) for s in shapes)))
+
+
+def test_arguments_outputs_and_temporaries_add_up():
+    peak = project(program_of(lambda x: jnp.sort(x) @ jnp.ones((1000,)), (500, 1000)))
+    assert peak.arguments_bytes == 500 * 1000 * F32 and peak.outputs_bytes == 500 * F32
+    assert peak.bytes == peak.arguments_bytes + peak.temporary_bytes
+    assert peak.temporary_bytes >= 500 * 1000 * F32
+
+
+def test_elementwise_chains_are_not_held():
+    peak = project(program_of(lambda x: jnp.sum(jnp.exp(jnp.sin(x) + 1)), (1000, 1000)))
+    assert peak.temporary_bytes < 1000
+    assert project(program_of(lambda x: jnp.sum(jnp.exp(x) + 1), (1000, 1000)), fused=False).temporary_bytes >= 4e6
+
+
+def test_what_is_dead_is_not_held():
+    def chain(x):
+        for _ in range(6):
+            x = jnp.sort(x)
+        return jnp.sum(x)
+
+    assert project(program_of(chain, (100, 1000))).temporary_bytes <= 2 * 100 * 1000 * F32 + 100
+
+
+def test_the_largest_value_is_named_first():
+    def outer(x, y):
+        return jnp.sort(x[:, None] * y[None, :])[:, 0]
+
+    held = project(program_of(outer, (300,), (500,))).held
+    assert held[0].bytes == 300 * 500 * F32 and held[0].program.describe(held[0].var).startswith("f32[300,500]")
+    assert [h.bytes for h in held] == sorted((h.bytes for h in held), reverse=True)
+
+
+def kernel(x, y, v):
+    return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, -1)) @ v
+
+
+def softmax_rows(x, y):
+    return jax.nn.softmax(x @ y, axis=-1) @ y.T
+
+
+def nearest(x, y):
+    return lax.top_k(-jnp.sum((x[:, None] - y[None]) ** 2, -1), 3)
+
+
+def solve(x, y):
+    return jnp.linalg.solve(x @ x.T + jnp.eye(x.shape[0]), y)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (kernel, [(700, 5), (900, 5), (900,)]),
+        (softmax_rows, [(700, 30), (30, 900)]),
+        (nearest, [(700, 5), (900, 5)]),
+        (solve, [(500, 400), (500, 20)]),
+        (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * 2), [(300, 4096)]),
+        (lambda x: lax.scan(lambda c, row: (c + row, c), jnp.zeros(1000), x), [(500, 1000)]),
+        (lambda x: jnp.sort(x, axis=0), [(1000, 700)]),
+    ],
+    ids=["kernel", "softmax", "nearest", "solve", "fft", "scan", "sort"],
+)
+def test_the_projection_is_within_a_factor_of_the_compilers_count(fn, shapes):
+    """It only ranks candidates, but one that is off by more would send the search the wrong way."""
+    args = [jax.ShapeDtypeStruct(s, np.float32) for s in shapes]
+    stats = jax.jit(fn).lower(*args).compile(compiler_options=dict(NO_YNN)).memory_analysis()
+    counted = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+    assert 0.5 <= project(program_of(fn, *shapes)).bytes / counted <= 2

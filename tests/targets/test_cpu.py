@@ -1,0 +1,152 @@
+"""The CPU target: an honest count, a limit that the machine has, and a fingerprint that stays."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import isolate
+from exla.targets import cpu
+from exla.targets.base import TARGETS, CompiledBytes
+from exla.targets.cpu_scratch import scratch_bytes
+
+HLO = """HloModule jit_f, is_scheduled=true
+
+%inner.1 (p.0: f32[100,8], p.1: f32[50,8]) -> f32[100,50] {
+  %p.0 = f32[100,8]{1,0} parameter(0)
+  %p.1 = f32[50,8]{1,0} parameter(1)
+  ROOT %dot.1 = f32[100,50]{1,0} dot(%p.0, %p.1), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+}
+
+%small.2 (p.2: bf16[10]) -> (bf16[10], pred[4]) {
+  %p.2 = bf16[10]{0} parameter(0)
+  ROOT %t = (bf16[10]{0}, pred[4]{0}) tuple(%p.2, %p.2)
+}
+
+ENTRY %main (a: f32[100,8], b: f32[50,8]) -> f32[100,50] {
+  %a = f32[100,8]{1,0} parameter(0)
+  %b = f32[50,8]{1,0} parameter(1)
+  %f2 = (bf16[10]{0}, pred[4]{0}) fusion(%a), kind=kCustom, calls=%small.2, backend_config={"kind":"__ynn_fusion"}
+  ROOT %f1 = f32[100,50]{1,0} fusion(%a, %b), kind=kCustom, calls=%inner.1, backend_config={"kind":"__ynn_fusion"}
+}
+"""
+
+
+def test_a_library_fusion_is_counted_as_all_of_its_values_twice_and_a_lone_product_as_its_operands():
+    assert scratch_bytes(HLO, threads=1) == 4 * (100 * 8 + 50 * 8)
+    not_alone = HLO.replace("  ROOT %dot.1", "  %e = f32[100,8]{1,0} exponential(%p.0)\n  ROOT %dot.1")
+    assert scratch_bytes(not_alone, threads=1) == 2 * 4 * (2 * 100 * 8 + 50 * 8 + 100 * 50)
+    assert scratch_bytes(HLO.replace("__ynn_fusion", "__other").replace(" dot(", " add("), threads=2) == 0
+
+
+def distances(x, y, v):
+    return jnp.sqrt(jnp.sum((x[:, None] - y[None]) ** 2, -1)) @ v
+
+
+def test_the_count_of_a_program_that_leaves_memory_to_a_library_is_not_the_compilers_alone():
+    structs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((600, 3), (700, 3), (700,))]
+    compiled = jax.jit(distances).lower(*structs).compile()
+    counted = TARGETS.get("cpu").compiled_bytes(compiled)
+    assert counted.arguments == 4 * (600 * 3 + 700 * 3 + 700) and counted.outputs == 4 * 600
+    if "__ynn_fusion" in compiled.as_text():
+        assert counted.total >= 4 * 600 * 700
+    assert counted.total == counted.arguments + counted.outputs + counted.temporaries + counted.unaccounted
+
+
+SCRATCH = {
+    "long dot": (lambda x, y: jnp.exp(x @ y).sum(), [(5000, 64), (64, 3125)]),
+    "batched dot": (lambda x, y: x @ y, [(8, 64, 64), (8, 64, 8192)]),
+    "wide dot": (lambda x, y: x @ y, [(256, 2304), (2304, 32768)]),
+    "square dot": (lambda x, y: x @ y, [(2000, 2000), (2000, 2000)]),
+    "argsort": (lambda x: jnp.argsort(x), [(2_000_000,)]),
+    "sort": (lambda x: jnp.sort(x), [(4_000_000,)]),
+    "fft": (lambda x: jnp.fft.fft(x), [(4_000_000,)]),
+    "top_k": (lambda x: jax.lax.top_k(x, 10), [(5_000_000,)]),
+    "convolution": (lambda x, k: jax.lax.conv(x, k, (1, 1), "SAME"), [(8, 32, 128, 128), (64, 32, 3, 3)]),
+    "cholesky": (lambda x: jnp.linalg.cholesky(x @ x.T + 1500 * jnp.eye(1500)), [(1500, 1500)]),
+}
+
+
+@pytest.mark.parametrize("option", ["NO_YNN", "YNN_PRODUCTS"])
+@pytest.mark.parametrize("name", SCRATCH)
+def test_no_process_grows_beyond_what_is_counted(name, option):
+    """In a fresh process, for each kind of operation that a library runs."""
+    figures = isolate.call(f"{__name__}:grow", name=name, option=option)
+    assert figures["growth_bytes"] <= figures["counted_bytes"] + 8 * isolate.MIB, figures
+
+
+def grow(name, option):
+    """Growth of this process while one program runs, and what is counted for its outputs, temporaries and scratch."""
+    fn, shapes = SCRATCH[name]
+    options = getattr(cpu, option)
+    args = [jax.device_put(np.random.default_rng(0).standard_normal(s, dtype=np.float32)) for s in shapes]
+    compiled = jax.jit(fn).lower(*args).compile(compiler_options=dict(options))
+    counted = TARGETS.get("cpu").compiled_bytes(compiled)
+    jax.block_until_ready(args)
+    _, grown = isolate.growth(lambda: compiled(*args))
+    return {
+        "growth_bytes": grown.growth_bytes,
+        "counted_bytes": counted.total - counted.arguments,
+        "unaccounted_bytes": counted.unaccounted,
+    }
+
+
+def test_split_programs_are_compiled_without_such_fusions():
+    import exla
+
+    structs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((600, 3), (700, 3), (700,))]
+    plan = exla.jit(distances, memory_limit="200KiB").plan(*structs)
+    assert "__ynn_fusion" not in plan.compiled.as_text()
+
+
+def test_aliased_bytes_are_counted_once():
+    assert CompiledBytes(arguments=10, outputs=8, temporaries=3, aliased=8, unaccounted=1).total == 14
+
+
+def test_the_limit_is_the_least_of_the_machine_and_its_control_groups(monkeypatch):
+    target = TARGETS.get("cpu")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < target.usable_bytes() <= memory
+    monkeypatch.setattr(cpu, "_cgroup_bytes", lambda: [7_000_000, 9_000_000])
+    assert target.usable_bytes() == 7_000_000
+    monkeypatch.setattr(cpu, "_cgroup_bytes", lambda: [])
+    monkeypatch.setattr(cpu, "_available_bytes", lambda: 5_000_000)
+    assert target.usable_bytes() == 5_000_000
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_control_group_leaves_its_limit_less_what_is_used_but_for_the_page_cache(tmp_path, monkeypatch, version):
+    root = tmp_path / ("memory" if version == 1 else "")
+    group = root / "work" / "job"
+    group.mkdir(parents=True)
+    limit, used = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+    )
+    (group / limit).write_text("1000\n")
+    (group / used).write_text("600\n")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 100\n")
+    (group.parent / limit).write_text("max\n" if version == 2 else "10000\n")
+    (group.parent / used).write_text("700\n")
+    (group.parent / "memory.stat").write_text("inactive_file 0\n")
+    groups = tmp_path / "cgroup"
+    groups.write_text("4:memory:/work/job\n" if version == 1 else "0::/work/job\n")
+    monkeypatch.setattr(cpu, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(cpu, "CGROUP_FILE", groups)
+    assert min(cpu._cgroup_bytes()) == 500
+
+
+def test_the_fingerprint_is_the_same_in_another_process():
+    code = "from exla.targets.base import TARGETS; print(dict(TARGETS.get('cpu').fingerprint()))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert other.stdout.strip() == str(dict(TARGETS.get("cpu").fingerprint()))
+
+
+def test_every_target_says_what_it_has():
+    for name in TARGETS:
+        target = TARGETS.get(name)
+        assert target.name == name and target.usable_bytes() > 0 and target.cache_bytes() > 0
+        assert {"target", "device", "jax", "jaxlib", "xla_flags"} <= set(target.fingerprint())
