@@ -115,12 +115,25 @@ class Program:
         """The user's line of the equation at `position`."""
         return _compat.source_line(self.eqns[position])
 
-    def describe(self, var: Any) -> str:
-        """A value in words: its type, and the primitive that made it."""
+    def origin(self, var: Any) -> tuple[str, str]:
+        """(primitive, user's line) of what first computed a value; ("", "") for an input.
+
+        An equation that stands for others, as a chunk loop does, has the origins of its results as a parameter.
+        """
         position = self.producers.get(var)
         if position is None:
-            return f"{var.aval.str_short(short_dtypes=True)} argument"
-        return f"{var.aval.str_short(short_dtypes=True)} from `{self.eqns[position].primitive.name}`"
+            return ("", "")
+        eqn = self.eqns[position]
+        if "origins" in eqn.params:
+            primitive, source = eqn.params["origins"][list(eqn.outvars).index(var)]
+            return (primitive, source)
+        return (eqn.primitive.name, self.source(position))
+
+    def describe(self, var: Any) -> str:
+        """A value in words: its type, and the primitive that made it."""
+        primitive, _ = self.origin(var)
+        kind = var.aval.str_short(short_dtypes=True)
+        return f"{kind} from `{primitive}`" if primitive else f"{kind} argument"
 
 
 def value_bytes(var: Any) -> int:

@@ -25,6 +25,7 @@ class Split:
       axis: the axis that is cut.
       small_bytes: values up to this size were allowed to stay whole when the region was grown.
       chunk: indices of the factor per trip.
+      again: whether big values that equations outside want whole are computed there again.
     """
 
     path: tuple[int, ...]
@@ -33,10 +34,12 @@ class Split:
     axis: int
     small_bytes: int
     chunk: int
+    again: bool = False
 
     def __str__(self) -> str:
         where = "" if not self.path else f" inside loop {'.'.join(map(str, self.path))}"
-        return f"split axis {self.axis} of equation {self.site.position}{where}, chunks of {self.chunk}"
+        again = ", computed again for what wants it whole" if self.again else ""
+        return f"split axis {self.axis} of equation {self.site.position}{where}, chunks of {self.chunk}{again}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,7 +160,7 @@ def _values(original: Program, choice: Choice) -> list[ValueReport]:
             continue
         position = original.producers.get(var)
         name = original.describe(var)
-        source = original.source(position) if position is not None else ""
+        _, source = original.origin(var)
         if position is None:
             fate = "argument: the caller holds it"
         elif (name, source) in fates:
@@ -195,13 +195,11 @@ def _fates(choice: Choice) -> dict[tuple[str, str], str]:
         stacked = {o.stacked[0] for o in region.outputs if o.stacked is not None}
         levels = len(region.levels)
         for var, axis in region.makers:
-            position = program.producers[var]
             how = "written chunk by chunk into the whole" if var in stacked else "only one chunk exists at a time"
             again = f", computed on up to {levels} passes" if levels > 1 else ""
             fate = f"split along axis {axis}: {trips} chunks of {split.chunk}, {how}{again}"
-            fates.setdefault((program.describe(var), program.source(position)), fate)
+            fates.setdefault((program.describe(var), program.origin(var)[1]), fate)
         for var, why in region.blocked.items():
-            made_at = program.producers.get(var)
-            if made_at is not None:
-                fates.setdefault((program.describe(var), program.source(made_at)), f"not split further: {why}")
+            if var in program.producers:
+                fates.setdefault((program.describe(var), program.origin(var)[1]), f"not split further: {why}")
     return fates

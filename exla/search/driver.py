@@ -344,7 +344,7 @@ def _cannot_fit(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> 
     for item in peak.held[:3]:
         program = item.program
         position = program.producers.get(item.var)
-        source = program.source(position) if position is not None else ""
+        _, source = program.origin(item.var)
         name = program.describe(item.var)
         if position is None:
             why = "it is an argument, which the caller holds"
@@ -359,9 +359,8 @@ def _cannot_fit(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> 
 def _blocked_by_name(program: Program, blocked: Mapping[Any, str]) -> dict[tuple[str, str], str]:
     found = {}
     for var, why in blocked.items():
-        position = program.producers.get(var)
-        if position is not None:
-            found[program.describe(var), program.source(position)] = why
+        if var in program.producers:
+            found[program.describe(var), program.origin(var)[1]] = why
     return found
 
 

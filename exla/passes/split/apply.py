@@ -47,8 +47,10 @@ def split_program(region: Region, chunk: int) -> Program:
         for is_loop, k in order:
             if is_loop:
                 loop, leaves = loops[k]
-                results = split_p.bind(*(read(v) for v, _ in leaves), loop=loop)
-                env.update(zip(_loop_results(region, k), results, strict=True))
+                made = _loop_results(region, k)
+                origins = tuple(program.origin(v) for v in made)
+                results = split_p.bind(*(read(v) for v, _ in leaves), loop=loop, origins=origins)
+                env.update(zip(made, results, strict=True))
             else:
                 eqn = program.eqns[k]
                 results = _compat.bind(eqn, *(read(v) for v in eqn.invars))

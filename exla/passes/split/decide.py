@@ -9,6 +9,7 @@ path of loop equations that leads there; applying it rebuilds the loops around i
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,14 +61,14 @@ def enumerate_splits(
             continue
         looked_at += 1
         for axis in range(len(shape)):
-            for small in dict.fromkeys(small_bytes):
-                region = grow(item.program, item.var, axis, small)
+            for small, again in itertools.product(dict.fromkeys(small_bytes), (False, True)):
+                region = grow(item.program, item.var, axis, small, again)
                 if region is None:
                     continue
                 identity = (item.path, region.instances, region.outputs)
                 if identity not in known:
                     known.add(identity)
-                    yield Seed(region=region, decision=_decision(item, axis, small))
+                    yield Seed(region=region, decision=_decision(item, axis, small, again))
 
 
 def apply_split(program: Program, decision: Split) -> Program:
@@ -100,14 +101,14 @@ def apply_seed(program: Program, seed: Seed, chunk: int) -> Program:
     return _at_path(program, seed.decision.path, change)
 
 
-def _decision(item: Held, axis: int, small_bytes: int) -> Split:
+def _decision(item: Held, axis: int, small_bytes: int, again: bool) -> Split:
     position = item.program.producers.get(item.var, -1)
     if position < 0:
         site, result = Site(position=-1, fingerprint=""), list(item.program.invars).index(item.var)
     else:
         site = item.program.site(position)
         result = list(item.program.eqns[position].outvars).index(item.var)
-    return Split(path=item.path, site=site, result=result, axis=axis, small_bytes=small_bytes, chunk=0)
+    return Split(path=item.path, site=site, result=result, axis=axis, small_bytes=small_bytes, chunk=0, again=again)
 
 
 def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region:
@@ -123,7 +124,7 @@ def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region
     var = values[decision.result]
     if isinstance(var, Literal) or not 0 <= decision.axis < len(var.aval.shape):
         raise ReplayMiss(f"{decision}: the value there has no axis {decision.axis}")
-    region = grow(program, var, decision.axis, decision.small_bytes)
+    region = grow(program, var, decision.axis, decision.small_bytes, decision.again)
     if region is None:
         raise ReplayMiss(f"{decision}: nothing can be cut there")
     if not region.least_chunk <= decision.chunk < region.size:

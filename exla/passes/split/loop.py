@@ -84,7 +84,7 @@ class Loop:
         return self.size % self.chunk
 
 
-def _abstract(*operands: Any, loop: Loop) -> list[Any]:
+def _abstract(*operands: Any, loop: Loop, origins: Any) -> list[Any]:
     return [_compat.shaped_array(a.shape, a.dtype) for output in loop.outputs for a in output.avals]
 
 

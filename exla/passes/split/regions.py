@@ -7,7 +7,9 @@ equation with one of its factors: in `k + k.T` the rows of `k` are wanted for th
 for the right one, and the loop computes both.
 
 What leaves a region is either *combined* (its factor was reduced) or *stacked* (a later equation wants the
-whole value). If an instance needs a combined output whole, as softmax needs the maximum, it belongs to a later
+whole value). A big value that would be stacked only for another equation can instead be computed a second time
+outside (`again`), where another split may cut it along another axis: rows are sorted in one loop and columns
+summed up in the next. If an instance needs a combined output whole, as softmax needs the maximum, it belongs to a later
 loop: instances have **levels**, each level with outputs is one loop, and a producer needed on two levels is
 computed twice (that is rematerialisation).
 
@@ -183,7 +185,7 @@ class _Growth:
         return None
 
 
-def grow(program: Program, var: Any, axis: int, small_bytes: int) -> Region | None:
+def grow(program: Program, var: Any, axis: int, small_bytes: int, again: bool = False) -> Region | None:
     """Grow the region that cutting one axis of one value makes.
 
     Args:
@@ -191,6 +193,7 @@ def grow(program: Program, var: Any, axis: int, small_bytes: int) -> Region | No
       var: the seed value.
       axis: the axis of it that is cut.
       small_bytes: values up to this size may stay whole.
+      again: whether bigger values that equations outside want are computed there again, not stacked by the loop.
 
     Returns:
       The region, or None where nothing can be cut.
@@ -212,7 +215,7 @@ def grow(program: Program, var: Any, axis: int, small_bytes: int) -> Region | No
             break
     if not growth.instances:
         return None
-    return _close(program, growth)
+    return _close(program, growth, again)
 
 
 def _depends_on(program: Program, instances: Iterable[Instance]) -> set[Any]:
@@ -225,7 +228,7 @@ def _depends_on(program: Program, instances: Iterable[Instance]) -> set[Any]:
     return tainted
 
 
-def _close(program: Program, growth: _Growth) -> Region | None:
+def _close(program: Program, growth: _Growth, again: bool) -> Region | None:
     """Find what leaves the region, on which level, and what stays outside."""
     makers: dict[Sliced, Instance] = {}
     provided: dict[Any, tuple[Instance, Sliced | None]] = {}
@@ -239,6 +242,8 @@ def _close(program: Program, growth: _Growth) -> Region | None:
     for instance in sorted(growth.instances):
         for var in program.eqns[instance[0]].outvars:
             provided.setdefault(var, (instance, None))
+    if again:
+        provided = {v: p for v, p in provided.items() if not _is_stacked_between(program, v, p, growth.small_bytes)}
     outputs, whole, demanded = _demand(program, growth.instances, makers, provided)
     levels = _levels(program, growth.instances, makers, provided)
     least = 1
@@ -263,6 +268,11 @@ def _close(program: Program, growth: _Growth) -> Region | None:
         blocked=growth.blocked,
         least_chunk=least,
     )
+
+
+def _is_stacked_between(program: Program, var: Any, provided: tuple[Instance, Sliced | None], small_bytes: int) -> bool:
+    """Whether a value would be stacked although it is big and no output of the program."""
+    return provided[1] is not None and value_bytes(var) > small_bytes and var not in program.outvars
 
 
 def _place(program: Program, output: tuple[Instance, Sliced | None]) -> tuple[int, int]:

@@ -104,7 +104,7 @@ def _expand(
         if first >= region.size:
             continue
         at_first = _apply(parent, seed, first, rates)
-        if at_first.peak.bytes >= limit:
+        if at_first.peak.bytes > limit or (at_first.peak.bytes == limit and not seed.decision.again):
             continue
         second = min(4 * first, region.size - 1)
         at_second = _apply(parent, seed, second, rates) if second > first else at_first

@@ -1,0 +1,80 @@
+"""The promise itself, in fresh processes: the process stays within the cap, and what fits is left alone."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import exla
+from benchmarks import isolate
+from benchmarks.fitting import FITTING
+from benchmarks.untouched import OPTIONS, examine
+from exla.passes.decisions import Split
+
+
+@pytest.mark.parametrize(("program", "cap_mib"), [("kernel-d3", 64), ("knn", 64), ("sinkhorn", 64), ("nbody", 256)])
+def test_a_process_that_runs_a_capped_program_grows_no_further(program, cap_mib):
+    """The plain programs take 0.5 to 6 GB; growth of the high-water mark, values against float64 NumPy."""
+    row = isolate.call("benchmarks.caps:measure_cap", program=program, cap_mib=cap_mib, search="heuristic")
+    assert row["status"] == "ok", row
+    assert row["growth_bytes"] <= cap_mib * isolate.MIB
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("program", FITTING)
+def test_what_fits_is_compiled_to_the_same_code_and_gives_the_same_bits(program, options):
+    row = examine(program, options, rounds=1)
+    assert row["same_hlo"], row["difference"]
+    assert row["bit_equal"] and not row["decisions"]
+
+
+def test_a_second_factor_is_cut_where_one_is_not_enough():
+    def farthest_of_nearest(x, y):
+        return jnp.max(jnp.min(jnp.sum(jnp.abs(x[:, None] - y[None]), axis=-1), axis=1))
+
+    x, y = (np.random.default_rng(seed).standard_normal((6000, 2), dtype=np.float32) for seed in (0, 1))
+    cap = x.nbytes + y.nbytes + 16_000  # one row of distances is 24,000 bytes, and so is one minimum for each row
+    f = exla.jit(farthest_of_nearest, memory_limit=cap)
+    plan = f.plan(x, y)
+    splits = [d for d in plan.decisions if isinstance(d, Split)]
+    assert len(splits) == 2 and splits[1].path, plan
+    assert plan.compiled_bytes <= cap
+    x64, y64 = x.astype(np.float64), y.astype(np.float64)
+    want = max(np.abs(row - y64).sum(1).min() for row in x64)
+    np.testing.assert_allclose(f(x, y), want, rtol=1e-5)
+
+
+def test_a_value_that_is_wanted_along_both_axes_is_computed_twice_and_never_whole():
+    def both(x, y):
+        k = jnp.sin(x[:, None] * y[None])
+        return jnp.sort(k, axis=1)[:, :3] * 2, jnp.cumsum(k, axis=0)[-1]
+
+    x, y = (np.random.default_rng(1).standard_normal(n).astype(np.float32) for n in (2000, 3000))
+    fixed = x.nbytes + y.nbytes + 2000 * 3 * 4 + 3000 * 4
+    f = exla.jit(both, memory_limit=fixed + 400_000)
+    plan = f.plan(x, y)
+    assert plan.compiled_bytes <= fixed + 400_000
+    assert any(d.again for d in plan.decisions if isinstance(d, Split)) and "computed again" in str(plan)
+    k = np.sin(x.astype(np.float64)[:, None] * y.astype(np.float64)[None])
+    first, last = f(x, y)
+    np.testing.assert_allclose(first, np.sort(k, axis=1)[:, :3] * 2, atol=1e-5)
+    np.testing.assert_allclose(last, k.sum(0), atol=1e-3)
+
+
+def test_the_default_limit_is_what_the_machine_has():
+    plan = exla.jit(lambda x: x + 1).plan(jnp.ones(3))
+    assert plan.untouched and plan.limit_bytes > 100 * isolate.MIB
+
+
+def test_a_refusal_gives_the_numbers_the_lines_and_the_next_step():
+    def inverse(x):
+        k = jnp.exp(-((x[:, None] - x[None]) ** 2)) + jnp.eye(len(x))
+        return jnp.linalg.inv(k)
+
+    with pytest.raises(exla.MemoryLimitError) as caught:
+        exla.jit(inverse, memory_limit="1MiB")(np.linspace(0, 1, 600, dtype=np.float32))
+    error, text = caught.value, str(caught.value)
+    assert error.limit_bytes == 2**20 < error.smallest_peak_bytes
+    assert 1 <= len(error.holders) <= 3
+    for holder in error.holders:
+        assert holder.name in text and holder.blocked in text and holder.bytes > 0
+    assert "test_obeys.py" in text and "memory_limit" in text
