@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import source_info_util
+from jax._src import core, source_info_util
 from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
+
+source_info_util.register_exclusion(str(Path(__file__).parent))  # the user's line is never one of exla's
 
 INLINED_CALLS = {
     "jit": "jaxpr",
@@ -27,6 +31,7 @@ INLINED_CALLS = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
     "checkpoint": "jaxpr",
+    "exla_call": "jaxpr",
 }
 """Primitive name -> the parameter that holds the called jaxpr, for every call that tracing flattens."""
 
@@ -108,6 +113,90 @@ def new_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
     primitive.multiple_results = True
     primitive.def_abstract_eval(abstract_eval)
     return primitive
+
+
+def new_effectful_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
+    """Make a primitive with several results from a rule that gives their types and its effects."""
+    primitive = jex_core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_effectful_abstract_eval(abstract_eval)
+    return primitive
+
+
+def set_rules(
+    primitive: Any,
+    *,
+    evaluate: Callable[..., Any],
+    lower: Callable[..., Any],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any],
+    batch: Callable[..., Any],
+) -> None:
+    """Say what a primitive does on arrays, in a lowered program and under each transformation.
+
+    Args:
+      primitive: a primitive with several results.
+      evaluate: operands, parameters -> results.
+      lower: the same under a trace, whose equations take the primitive's place.
+      jvp: (primals, tangents, parameters) -> (results, their tangents).
+      transpose: (cotangents, *operands, parameters) -> cotangents of the linear operands, None for the others.
+      batch: (axis, operands, mapped axes, parameters) -> (results, their mapped axes).
+    """
+    primitive.def_impl(evaluate)
+    mlir.register_lowering(primitive, mlir.lower_fun(lower, multiple_results=True))
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.fancy_primitive_batchers[primitive] = batch
+
+
+def is_top_level() -> bool:
+    """Whether no transformation is under way in this thread."""
+    return bool(core.trace_state_clean())
+
+
+def as_function(closed: Any) -> Callable[..., list[Any]]:
+    """A closed jaxpr as a function of its inputs."""
+    return jex_core.jaxpr_as_fun(closed)
+
+
+def close(jaxpr: Any) -> Any:
+    """A jaxpr without constants as a closed one."""
+    return ClosedJaxpr(jaxpr, ())
+
+
+def typeof(x: Any) -> Any:
+    """The abstract value of an array, tracer or Python scalar."""
+    return jax.typeof(x)
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent or cotangent is known to be zero without being computed."""
+    return isinstance(tangent, ad.Zero)
+
+
+def is_nonzero_tangent(tangent: Any) -> bool:
+    """Whether a tangent is a value that moves; integers have none."""
+    return not is_zero(tangent) and getattr(tangent, "dtype", None) != jax.dtypes.float0
+
+
+def is_linear_operand(operand: Any) -> bool:
+    """Whether an operand of a transposition is one whose cotangent is wanted."""
+    return bool(ad.is_undefined_primal(operand))
+
+
+def is_differentiable(dtype: Any) -> bool:
+    """Whether values of this type have tangents of the same type."""
+    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
+
+
+def zero_tangent(aval: Any) -> Any:
+    """The tangent of a result that does not move."""
+    return ad.Zero(aval.to_tangent_aval())
+
+
+def is_unnamed(axis_name: Any) -> bool:
+    """Whether a mapped axis has no name that a collective could use."""
+    return axis_name is None or axis_name is getattr(core, "no_axis_name", None)
 
 
 def shaped_array(shape: Sequence[int], dtype: Any) -> Any:

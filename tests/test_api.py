@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import exla
+from benchmarks.untouched import comparable
 from exla.search.records import RecordStore
 
 
@@ -45,7 +46,7 @@ def test_what_fits_runs_through_the_same_compiled_code_as_jax_jit():
     f = exla.jit(kernel_product)
     plan = f.plan(*args)
     assert plan.untouched and plan.decisions == ()
-    assert plan.compiled.as_text() == jax.jit(kernel_product).lower(*args).compile().as_text()
+    assert comparable(plan.compiled.as_text()) == comparable(jax.jit(kernel_product).lower(*args).compile().as_text())
     np.testing.assert_array_equal(f(*args), jax.jit(kernel_product)(*args))
 
 
@@ -199,15 +200,6 @@ def test_two_shapes_get_two_plans():
     np.testing.assert_allclose(f(*points()), expected(*points()), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(f(*points(n=2)), expected(*points(n=2)), rtol=1e-5, atol=1e-5)
     assert f.plan(*points(n=2)).untouched and not f.plan(*points()).untouched
-
-
-def test_under_a_transformation_values_are_right_and_a_lost_cap_is_said():
-    f = exla.jit(lambda x, y, v: kernel_product(x, y, v).sum(), memory_limit=SMALL)
-    with pytest.warns(exla.ExlaWarning, match="outermost"):
-        gradient = jax.grad(f)(*points(n=20))
-    np.testing.assert_allclose(
-        gradient, jax.grad(lambda *a: kernel_product(*a).sum())(*points(n=20)), rtol=1e-5, atol=1e-5
-    )
 
 
 def test_an_outer_exla_jit_plans_an_inner_one_and_gradients():

@@ -23,6 +23,10 @@ ALLOWED = {
         *("exla._compat", "exla.errors", "exla.registry", "exla.version", "exla.options"),
         *("exla.ir", "exla.passes", "exla.targets"),
     },
+    "exla.call": {
+        *("exla._compat", "exla.errors", "exla.options"),
+        *("exla.ir", "exla.passes", "exla.targets", "exla.search"),
+    },
     "exla.report": {
         "exla._compat",
         "exla.errors",

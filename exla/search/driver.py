@@ -45,12 +45,14 @@ class Call:
       compile_plain: compiles the function exactly as `jax.jit` does.
       donated: positions of donated arguments among the flat arguments.
       compiler_options: the user's own.
+      inline: whether it becomes part of somebody else's program, whose compiler options are not exla's to choose.
     """
 
     program: Program
     compile_plain: Callable[[], Any]
     donated: tuple[int, ...]
     compiler_options: Mapping[str, Any]
+    inline: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,8 @@ class _Search:
         self, program: Program, splits: Sequence[Split], seeds: Sequence[Seed], source: str = "search"
     ) -> Choice | None:
         """Compile a rewritten program under the options worth trying, and keep the first that obeys the limit."""
-        for options in self.target.option_sets(product_share(program)):
+        sets = ({},) if self.call.inline else self.target.option_sets(product_share(program))
+        for options in sets:
             choice = self._compile(program, splits, seeds, options, source)
             if choice is not None:
                 return choice
@@ -327,7 +330,7 @@ def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, 
         "exla": rules_hash(),
         "limit": str(limit),
         "options": f"{options.search} {options.numerics} {options.tensor_size_threshold} "
-        f"{options.tensor_split_size} {sorted(call.compiler_options.items())}",
+        f"{options.tensor_split_size} {sorted(call.compiler_options.items())} {call.inline}",
     }
     return make_key(**{name: parts.get(name, "") for name in RECORDED})
 
