@@ -137,13 +137,18 @@ def set_rules(
     Args:
       primitive: a primitive with several results.
       evaluate: operands, parameters -> results.
-      lower: the same under a trace, whose equations take the primitive's place.
+      lower: parameters -> (name, closed jaxpr) of the function that takes the primitive's place in a lowered program.
       jvp: (primals, tangents, parameters) -> (results, their tangents).
       transpose: (cotangents, *operands, parameters) -> cotangents of the linear operands, None for the others.
       batch: (axis, operands, mapped axes, parameters) -> (results, their mapped axes).
     """
+
+    def lowering(context: Any, *operands: Any, **params: Any) -> Any:
+        name, closed = lower(**params)
+        return mlir.core_call_lowering(context, *operands, name=name, call_jaxpr=closed)
+
     primitive.def_impl(evaluate)
-    mlir.register_lowering(primitive, mlir.lower_fun(lower, multiple_results=True))
+    mlir.register_lowering(primitive, lowering)
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.fancy_primitive_batchers[primitive] = batch
@@ -189,6 +194,21 @@ def is_differentiable(dtype: Any) -> bool:
     return bool(jax.dtypes.issubdtype(dtype, np.inexact))
 
 
+def varying_like(results: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """Types of results that vary over every mesh axis over which an operand does, as inside a shard_map."""
+    varying: frozenset[Any] = frozenset()
+    for aval in operands:
+        varying |= getattr(getattr(aval, "manual_axis_type", None), "varying", frozenset())
+    if not varying:
+        return list(results)
+    return [a.update(manual_axis_type=core.ManualAxisType(varying=varying)) for a in results]
+
+
+def names_axes(closed: Any) -> bool:
+    """Whether a program uses mapped axes by name (collectives), so that it cannot stand alone."""
+    return any(isinstance(e, core.NamedAxisEffect) for e in closed.effects)
+
+
 def zero_tangent(aval: Any) -> Any:
     """The tangent of a result that does not move."""
     return ad.Zero(aval.to_tangent_aval())
@@ -219,7 +239,9 @@ def is_drop(var: Any) -> bool:
 
 def constants_as_inputs(jaxpr: Any) -> Any:
     """The same jaxpr with its constvars as leading inputs."""
-    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=None)
+    invars = [*jaxpr.constvars, *jaxpr.invars]
+    info = jaxpr.debug_info._replace(arg_names=("",) * len(invars), result_paths=("",) * len(jaxpr.outvars))
+    return jaxpr.replace(constvars=[], invars=invars, debug_info=info)
 
 
 def is_extended(dtype: Any) -> bool:

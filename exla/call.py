@@ -15,6 +15,7 @@ An outer `exla.jit` flattens the call and plans everything at once under its own
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Any
 import jax
 
 from exla import _compat
+from exla.errors import ExlaWarning
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.program import as_struct, canonical
@@ -114,8 +116,8 @@ def bind(jaxpr: Any, wishes: Wishes, operands: Sequence[Any]) -> list[Any]:
     return call_p.bind(*operands, jaxpr=jaxpr, wishes=wishes)
 
 
-def _abstract(*_: Any, jaxpr: Any, wishes: Wishes) -> tuple[list[Any], Any]:
-    return list(jaxpr.out_avals), jaxpr.effects
+def _abstract(*operands: Any, jaxpr: Any, wishes: Wishes) -> tuple[list[Any], Any]:
+    return _compat.varying_like(jaxpr.out_avals, operands), jaxpr.effects
 
 
 call_p = _compat.new_effectful_primitive("exla_call", _abstract)
@@ -127,12 +129,24 @@ def _evaluate(*operands: Any, jaxpr: Any, wishes: Wishes) -> list[Any]:
     return choice.compiled(*consts, *operands)
 
 
-def _lower(*operands: Any, jaxpr: Any, wishes: Wishes) -> list[Any]:
-    """Runs under a trace, when a program that holds the call is lowered."""
+def _lower(*, jaxpr: Any, wishes: Wishes) -> tuple[str, Any]:
+    """What takes the call's place in somebody else's program."""
+    if _compat.names_axes(jaxpr):
+        warnings.warn(
+            f"exla.jit({wishes.name}) uses a mapped axis by name (a collective), so it cannot be planned alone: its "
+            "memory_limit is not applied. Put the collective outside of exla.jit",
+            ExlaWarning,
+            stacklevel=2,
+        )
+        return wishes.name, jaxpr
     choice = plan(jaxpr, wishes, inline=True)
     if choice.untouched:
-        return _compat.as_function(jaxpr)(*operands)
-    return emit(choice.program, EXPANSIONS)(*choice.program.consts, *operands)
+        return wishes.name, jaxpr
+
+    def run(*operands: Any) -> list[Any]:
+        return emit(choice.program, EXPANSIONS)(*choice.program.consts, *operands)
+
+    return wishes.name, derived.get(jaxpr, ("lowered", wishes), lambda: trace(run, jaxpr.in_avals))
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, wishes: Wishes) -> tuple[Any, Any]:

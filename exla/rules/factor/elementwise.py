@@ -21,3 +21,12 @@ def elementwise(context: EquationContext) -> FactorRule:
         left.append(" ".join(WHOLE if s else n for n, s in zip(names, stretched, strict=False)))
     right = ", ".join(" ".join(names) for _ in context.results)
     return FactorRule(equation=f"{', '.join(left)} -> {right}")
+
+
+@FACTOR_RULES.register("bitcast_convert_type")
+def bitcast_convert_type(context: EquationContext) -> FactorRule:
+    """`a0 a1 -> a0 a1`; where the width changes, the axis of parts is whole: `a0 -> a0 _`."""
+    operand, result = context.operands[0].shape, context.results[0].shape
+    names = axis_names(min(len(operand), len(result)))
+    left, right = ([*names, WHOLE][: len(shape)] for shape in (operand, result))
+    return FactorRule(equation=f"{' '.join(left)} -> {' '.join(right)}", whole="its parts make one number")

@@ -111,17 +111,24 @@ def _expand(
         probed.append((seed, first, at_first, second, at_second))
     probed.sort(key=lambda p: (p[2].peak.bytes > goal, min(p[2].seconds, p[4].seconds)))
     for seed, first, at_first, second, at_second in probed[:FINALISTS]:
+        region_size = seed.region.size
         yield at_first
         if at_first.peak.bytes > goal:
             least = seed.region.least_chunk
             if least < first:
                 yield _apply(parent, seed, least, rates)
             continue
+        while at_second.peak.bytes <= at_first.peak.bytes and second < region_size - 1:
+            # What holds the peak does not grow with the chunk yet; go on until something does.
+            first, at_first = second, at_second
+            second = min(8 * second, region_size - 1)
+            at_second = _apply(parent, seed, second, rates)
+            yield at_second
         slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
         fixed = at_first.peak.bytes - slope * first
         sets = [int(rates.cache_bytes * share) for share in CACHE_SHARES]
         ceiling = goal if most_chunk_bytes is None else min(goal, int(fixed) + most_chunk_bytes)
-        for chunk in sizes(seed.region.size, seed.region.least_chunk, slope, fixed, ceiling, sets):
+        for chunk in sizes(region_size, seed.region.least_chunk, slope, fixed, ceiling, sets):
             if chunk != first:
                 yield _apply(parent, seed, chunk, rates)
 
