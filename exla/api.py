@@ -26,9 +26,9 @@ from typing import Any
 import jax
 
 from exla import _compat
-from exla.call import Wishes, bind
+from exla.call import Wishes, bind, read
 from exla.errors import ExlaError
-from exla.ir.program import Program, as_struct, canonical
+from exla.ir.program import Program, as_struct
 from exla.options import Options
 from exla.report.plan import Plan, explain_text, make_plan
 from exla.search.driver import Call, Choice, decide
@@ -137,7 +137,7 @@ class JitFunction:
                 traced = jitted.trace(*args, **kwargs)
             finally:
                 _tracing.reset(token)
-            program = canonical(traced.jaxpr)
+            program = read(traced.jaxpr)
             infos = jax.tree.leaves(traced.args_info)
             call = Call(
                 program=program,

@@ -27,9 +27,10 @@ from exla import _compat
 from exla.errors import ExlaWarning
 from exla.ir.emit import emit
 from exla.ir.memory import project
-from exla.ir.program import as_struct, canonical
+from exla.ir.program import Program, as_struct, canonical
 from exla.options import Options
 from exla.search.driver import EXPANSIONS, Call, Choice, decide
+from exla.strict import tolerate
 from exla.targets.base import TARGETS
 
 
@@ -75,6 +76,13 @@ def trace(fn: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
     return jax.make_jaxpr(fn)(*(as_struct(a) for a in avals))
 
 
+def read(closed: Any) -> Program:
+    """The canonical program of a closed jaxpr; as it was traced where it cannot be made canonical."""
+    with tolerate("reading the program"):
+        return canonical(closed)
+    return Program(jaxpr=_compat.constants_as_inputs(closed.jaxpr), consts=tuple(closed.consts))
+
+
 def plan(jaxpr: Any, wishes: Wishes, *, inline: bool, donated: tuple[int, ...] = ()) -> Choice:
     """Choose how a closed jaxpr is run, once.
 
@@ -96,7 +104,7 @@ def plan(jaxpr: Any, wishes: Wishes, *, inline: bool, donated: tuple[int, ...] =
         run = _compat.as_function(jaxpr)
         options = dict(wishes.compiler_options)
         call = Call(
-            program=canonical(jaxpr),
+            program=read(jaxpr),
             compile_plain=lambda: jax.jit(run).lower(*structs).compile(compiler_options=options or None),
             donated=donated,
             compiler_options=options,
@@ -198,7 +206,7 @@ def _fits_with_residuals(jaxpr: Any, wishes: Wishes, moving: tuple[bool, ...]) -
             return [*outs, *pull(list(cotangents))]
 
         results = [a for a in jaxpr.out_avals if _compat.is_differentiable(a.dtype)]
-        peak = project(canonical(trace(both, [*jaxpr.in_avals, *results])), fused=False)
+        peak = project(read(trace(both, [*jaxpr.in_avals, *results])), fused=False)
         return peak.bytes + peak.temporary_bytes
 
     limit = wishes.options.memory_limit

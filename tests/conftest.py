@@ -17,6 +17,7 @@ def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
         "TENSOR_SPLIT_SIZE",
     ):
         monkeypatch.delenv(f"EXLA_{name}", raising=False)
+    monkeypatch.setenv("EXLA_STRICT", "1")
     monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path / "records"))
 
 

@@ -13,6 +13,7 @@ ALLOWED = {
     "exla.errors": set(),
     "exla.units": {"exla.errors"},
     "exla.version": set(),
+    "exla.strict": {"exla.errors"},
     "exla.registry": set(),
     "exla.options": {"exla.errors", "exla.units"},
     "exla.ir": {"exla._compat", "exla.errors", "exla.registry"},
@@ -20,11 +21,11 @@ ALLOWED = {
     "exla.passes": {"exla._compat", "exla.errors", "exla.registry", "exla.ir", "exla.rules"},
     "exla.targets": {"exla._compat", "exla.errors", "exla.registry"},
     "exla.search": {
-        *("exla._compat", "exla.errors", "exla.registry", "exla.version", "exla.options"),
+        *("exla._compat", "exla.errors", "exla.registry", "exla.version", "exla.options", "exla.strict"),
         *("exla.ir", "exla.passes", "exla.targets"),
     },
     "exla.call": {
-        *("exla._compat", "exla.errors", "exla.options"),
+        *("exla._compat", "exla.errors", "exla.options", "exla.strict"),
         *("exla.ir", "exla.passes", "exla.targets", "exla.search"),
     },
     "exla.report": {

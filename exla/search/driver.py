@@ -29,6 +29,7 @@ from exla.passes.split.loop import run as run_loop
 from exla.search.cost import Rates, product_share
 from exla.search.records import Record, RecordStore, make_key
 from exla.search.strategies.heuristic import Proposal, propose
+from exla.strict import is_strict, tolerate
 from exla.targets.base import CompiledBytes, Target
 
 MOST_COMPILES = 8
@@ -153,10 +154,12 @@ class _Search:
                 donate=[constants + k for k in self.call.donated],
                 compiler_options={**options, **self.call.compiler_options},
             )
-        except jax.errors.JaxRuntimeError as error:
+        except Exception as error:
+            if is_strict() and not isinstance(error, jax.errors.JaxRuntimeError):
+                raise
             said = str(error).partition("\n")[0]
             self.tried.append(Tried(what=_words(decisions), untouched=False, compiled_bytes=None, error=said))
-            self._record(decisions, "compile_error", project(program), None, False, None)
+            self._record(decisions, "compile_error", _projected(program), None, False, None)
             return None
         spent = time.perf_counter() - begin
         return self._judge(compiled, program, decisions, seeds, False, spent, source)
@@ -173,7 +176,7 @@ class _Search:
     ) -> Choice | None:
         counted = self.target.compiled_bytes(compiled)
         self.tried.append(Tried(what=_words(decisions), untouched=untouched, compiled_bytes=counted))
-        peak = project(program)
+        peak = _projected(program)
         obeys = counted.total <= self.limit_bytes
         if source == "search":
             self._record(decisions, "ok" if obeys else "over_limit", peak, counted, untouched, compile_s)
@@ -240,11 +243,38 @@ class _Search:
         return None
 
 
+def _projected(program: Program) -> Peak:
+    """The projected peak, for the report; empty where it cannot be projected."""
+    with tolerate("projecting its memory"):
+        return project(program)
+    return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
+
+
 def _words(decisions: Sequence[Decision]) -> str:
     return "; ".join(map(str, decisions)) or "as jax.jit compiles it"
 
 
 def decide(call: Call, target: Target, options: Options) -> Choice:
+    """`search` for a program that obeys the limit; where exla itself fails, the plain program if that obeys it.
+
+    Arguments, result and errors are those of `search`.
+    """
+    with tolerate("planning"):
+        return search(call, target, options)
+    attempt = _Search(
+        call=call, target=target, options=options, limit_bytes=_limit(options, target), store=None, key={}
+    )
+    choice = attempt.plain()
+    if choice is None:
+        raise _cannot_fit(attempt, (), _projected(call.program))
+    return choice
+
+
+def _limit(options: Options, target: Target) -> int:
+    return options.memory_limit if options.memory_limit is not None else target.usable_bytes()
+
+
+def search(call: Call, target: Target, options: Options) -> Choice:
     """Choose and compile a program that obeys the limit.
 
     Args:
@@ -258,10 +288,10 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
     Raises:
       MemoryLimitError: if no candidate obeys the limit. Nothing has run.
     """
-    limit = options.memory_limit if options.memory_limit is not None else target.usable_bytes()
+    limit = _limit(options, target)
     named_limit = options.memory_limit is not None
     store = RecordStore(None) if options.records != "off" and named_limit else None
-    search = _Search(
+    attempt = _Search(
         call=call,
         target=target,
         options=options,
@@ -270,18 +300,18 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
         key=_key(call, target, options, limit) if store is not None else {},
     )
     knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
-    floor = project(call.program)
+    floor = _projected(call.program)
     unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit
     if not knobs and not unsplit_hopeless:
-        choice = search.recorded() or search.plain()
+        choice = attempt.recorded() or attempt.plain()
         if choice is not None:
             return choice
     best: Sequence[Proposal] = ()
     if options.search != "off" and not unsplit_hopeless:
-        choice, best = _split(search, limit)
+        choice, best = _split(attempt, limit)
         if choice is not None:
             return choice
-    raise _cannot_fit(search, best, floor)
+    raise _cannot_fit(attempt, best, floor)
 
 
 def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposal]]:
@@ -340,7 +370,7 @@ def _cannot_fit(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> 
     found = [t.compiled_bytes.total for t in search.tried if t.compiled_bytes is not None]
     smallest = min(found, default=floor.arguments_bytes + floor.outputs_bytes)
     by_peak = sorted(proposals, key=lambda p: p.peak.bytes)
-    peak = by_peak[0].peak if by_peak else project(search.call.program)
+    peak = by_peak[0].peak if by_peak else _projected(search.call.program)
     blocked = {v: why for p in by_peak[:1] for s in p.seeds for v, why in s.region.blocked.items()}
     reasons = _blocked_by_name(search.call.program, blocked)
     holders = []

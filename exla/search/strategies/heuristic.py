@@ -21,6 +21,7 @@ from exla.passes.decisions import Split
 from exla.passes.split.chunks import sizes
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits
 from exla.search.cost import Rates, predict_s
+from exla.strict import tolerate
 
 MOST_SPLITS = 6
 BEAM = 3
@@ -103,11 +104,15 @@ def _expand(
         first = max(region.least_chunk, min(PROBE, region.size // 2))
         if first >= region.size:
             continue
-        at_first = _apply(parent, seed, first, rates)
+        at_first = at_second = None
+        second = min(4 * first, region.size - 1)
+        with tolerate(f"trying to {seed.split(first)}"):
+            at_first = _apply(parent, seed, first, rates)
+            at_second = _apply(parent, seed, second, rates) if second > first else at_first
+        if at_first is None or at_second is None:
+            continue
         if at_first.peak.bytes > limit or (at_first.peak.bytes == limit and not seed.decision.again):
             continue
-        second = min(4 * first, region.size - 1)
-        at_second = _apply(parent, seed, second, rates) if second > first else at_first
         probed.append((seed, first, at_first, second, at_second))
     probed.sort(key=lambda p: (p[2].peak.bytes > goal, min(p[2].seconds, p[4].seconds)))
     for seed, first, at_first, second, at_second in probed[:FINALISTS]:
