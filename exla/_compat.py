@@ -68,6 +68,29 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
     return found
 
 
+CONTROL_FLOW = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+"""Primitive name -> the parameters that hold the closed jaxprs of its bodies."""
+
+
+def bodies(eqn: Any) -> list[Any]:
+    """The closed jaxprs that a control-flow equation runs, in a fixed order; empty for every other equation."""
+    found: list[Any] = []
+    for key in CONTROL_FLOW.get(eqn.primitive.name, ()):
+        value = eqn.params[key]
+        found += value if isinstance(value, (tuple, list)) else [value]
+    return found
+
+
+def with_bodies(eqn: Any, changed: Sequence[Any]) -> dict[str, Any]:
+    """The parameters of a control-flow equation that runs other closed jaxprs, given in the order of `bodies`."""
+    rest = list(changed)
+    params = dict(eqn.params)
+    for key in CONTROL_FLOW[eqn.primitive.name]:
+        count = len(params[key]) if isinstance(params[key], (tuple, list)) else 0
+        params[key] = tuple(rest.pop(0) for _ in range(count)) if count else rest.pop(0)
+    return params
+
+
 def is_library_call(eqn: Any) -> bool:
     """Whether a call comes from a library rather than from a function of the user's.
 

@@ -15,7 +15,7 @@ from typing import Any
 from exla import _compat
 from exla._compat import Literal
 from exla.errors import ProgramError
-from exla.ir.program import Program
+from exla.ir.program import Program, body_program
 
 
 def check(program: Program) -> Program:
@@ -60,7 +60,7 @@ def _inner(eqn: Any, where: str) -> list[Program]:
     """Programs inside a chunk loop, after checking that they fit the loop."""
     loop = eqn.params.get("loop") if eqn.primitive.name == "exla_split" else None
     if loop is None:
-        return []
+        return [inner for inner in map(body_program, _compat.bodies(eqn)) if inner is not None]
     if not 1 <= loop.chunk < loop.size or (loop.tail is None) != (loop.remainder == 0):
         raise ProgramError(f"{where} cuts {loop.size} indices into chunks of {loop.chunk} with the wrong remainder")
     bodies = [(loop.body, loop.chunk)] + ([(loop.tail, loop.remainder)] if loop.tail is not None else [])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from exla import _compat
-from exla.ir.program import Program, evaluate
+from exla.ir.program import Program, evaluate, retrace
 
 Expansion = Callable[..., list[Any]]
 
@@ -33,6 +33,17 @@ def emit(program: Program, expand: dict[str, Expansion]) -> Callable[..., list[A
         expansion = expand.get(eqn.primitive.name)
         if expansion is not None:
             return expansion(eqn, operands, run_program)
+        bodies = _compat.bodies(eqn)
+        if any(_needs_expansion(body.jaxpr, expand) for body in bodies):
+            return _compat.bind(eqn, *operands, **_compat.with_bodies(eqn, [retrace(body, step) for body in bodies]))
         return _compat.bind(eqn, *operands)
 
     return lambda *values: evaluate(program.jaxpr, values, step)
+
+
+def _needs_expansion(jaxpr: Any, expand: dict[str, Expansion]) -> bool:
+    """Whether a body holds an equation of exla's own, at any depth."""
+    return any(
+        eqn.primitive.name in expand or any(_needs_expansion(b.jaxpr, expand) for b in _compat.bodies(eqn))
+        for eqn in jaxpr.eqns
+    )

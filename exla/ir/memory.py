@@ -19,15 +19,18 @@ from typing import Any
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.primitives import CHEAP, FUSIBLE, REDUCERS, VIEWS
-from exla.ir.program import Program, value_bytes
+from exla.ir.program import Program, body_program, value_bytes
+
+Path = tuple[tuple[int, int], ...]
+"""(position, which of its bodies) of each equation around a program."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One value that is live at the peak, and the path of loop equations that leads to its program."""
+    """One value that is live at the peak, and the path of (position, body) that leads to its program."""
 
     program: Program
-    path: tuple[int, ...]
+    path: Path
     var: Any
     bytes: int
 
@@ -54,13 +57,13 @@ class Peak:
         return self.bytes - self.arguments_bytes
 
 
-def project(program: Program, *, fused: bool = True, path: tuple[int, ...] = ()) -> Peak:
+def project(program: Program, *, fused: bool = True, path: Path = ()) -> Peak:
     """Project the peak memory of a program.
 
     Args:
       program: the program.
       fused: whether element-wise chains are assumed to be fused.
-      path: positions of the loop equations around it, for the report.
+      path: where it is: (position, which body) of each equation around it.
 
     Returns:
       The peak and what holds it.
@@ -80,7 +83,7 @@ def project(program: Program, *, fused: bool = True, path: tuple[int, ...] = ())
     total = 0
     for i, eqn in enumerate(program.eqns):
         dying = [v for v in live if last.get(v, i) <= i]
-        inner = _inner_peak(eqn, (*path, i), fused)
+        inner = _inner_peak(eqn, path, i, fused)
         made = {v: value_bytes(v) for v in eqn.outvars if v in roots and roots[v] == (v,)}
         reused = 0
         if fused and eqn.primitive.name in FUSIBLE:
@@ -137,20 +140,30 @@ def _is_virtual(program: Program, eqn: Any, var: Any) -> bool:
     return name in CHEAP or len(program.consumers.get(var, ())) <= 1
 
 
-def _inner_peak(eqn: Any, path: tuple[int, ...], fused: bool) -> Peak | None:
+def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None:
     """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
-        body = project(loop.body, fused=fused, path=path)
+        body = project(loop.body, fused=fused, path=(*path, (position, 0)))
         slices = [v for v, p in zip(loop.body.invars[-len(loop.operands) :], loop.operands, strict=True) if p]
         extra = sum(value_bytes(v) for v in slices) if loop.operands else 0
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held)
-    peaks = [project(Program(jaxpr=_open(j)), fused=fused, path=path) for j in _compat.inner_jaxprs(eqn)]
+    bodies = _compat.bodies(eqn)
+    programs = [body_program(body) for body in bodies] or [Program(jaxpr=_open(j)) for j in _compat.inner_jaxprs(eqn)]
+    peaks = [
+        project(p or Program(jaxpr=_open(bodies[k].jaxpr)), fused=fused, path=(*path, (position, k)))
+        for k, p in enumerate(programs)
+    ]
     if not peaks or eqn.primitive.name in REDUCERS or eqn.primitive.name.startswith("scatter"):
         return None
     largest = max(peaks, key=lambda p: p.temporary_bytes)
     carried = sum(value_bytes(v) for v in eqn.outvars)
-    return Peak(arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=())
+    return Peak(
+        arguments_bytes=0,
+        outputs_bytes=0,
+        bytes=largest.temporary_bytes + carried,
+        held=largest.held if all(programs) and bodies else (),
+    )
 
 
 def _open(jaxpr: Any) -> Any:

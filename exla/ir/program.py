@@ -7,8 +7,8 @@ to one thing and drops what no output needs:
     program = canonical(jax.make_jaxpr(fn)(x))
     program.eqns[3], program.site(3), program.source(3)
 
-Control flow (`scan`, `while`, `cond`) stays one equation. Constants that the trace captured become leading
-inputs, so that a program is closed and its constants are counted as arguments.
+Control flow (`scan`, `while`, `cond`) stays one equation, whose bodies are made canonical too. Constants that the
+trace captured become leading inputs, so that a program is closed and its constants are counted as arguments.
 """
 
 from __future__ import annotations
@@ -190,6 +190,20 @@ def canonical(closed: Any) -> Program:
     return Program(jaxpr=kept, consts=program.consts)
 
 
+def body_program(closed: Any) -> Program | None:
+    """The program of a control-flow body; None where it holds arrays of its own."""
+    return None if closed.consts or closed.jaxpr.constvars else Program(jaxpr=closed.jaxpr)
+
+
+def retrace(closed: Any, step: Callable[[Any, list[Any]], list[Any]]) -> Any:
+    """The closed jaxpr that interpreting another one with `step` makes, of the same inputs."""
+
+    def run(*values: Any) -> list[Any]:
+        return evaluate(closed.jaxpr, [*closed.consts, *values], step)
+
+    return jax.make_jaxpr(run)(*(as_struct(v.aval) for v in closed.jaxpr.invars))
+
+
 def live_equations(program: Program) -> set[int]:
     """Positions of the equations that an output or an effect needs."""
     needed = {v for v in program.outvars if not isinstance(v, Literal)}
@@ -243,6 +257,10 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None) -> list[Any]:
             return [jax.lax.square(operands[0])]
     if eqn.primitive.name == "stop_gradient":
         return operands
+    bodies = _compat.bodies(eqn)
+    if bodies:
+        flat = [retrace(body, functools.partial(_inline, source=source)) for body in bodies]
+        return _compat.bind(eqn, *operands, source=source, **_compat.with_bodies(eqn, flat))
     is_shape_change = eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None
     if is_shape_change and tuple(operands[0].shape) == tuple(eqn.outvars[0].aval.shape):
         return operands

@@ -19,7 +19,8 @@ class Split:
     """Cut one axis of one value into chunks, and everything that is cut with it.
 
     Attributes:
-      path: positions of the loop equations around the program that holds the value; () = the outermost one.
+      path: (position, which body) of each loop or control-flow equation around the program that holds the value; () =
+        the outermost program.
       site: the equation that makes the seed value; position -1 = it is an input.
       result: which result of the equation, or which input of the program.
       axis: the axis that is cut.
@@ -28,7 +29,7 @@ class Split:
       again: whether big values that equations outside want whole are computed there again.
     """
 
-    path: tuple[int, ...]
+    path: tuple[tuple[int, int], ...]
     site: Site
     result: int
     axis: int
@@ -37,7 +38,7 @@ class Split:
     again: bool = False
 
     def __str__(self) -> str:
-        where = "" if not self.path else f" inside loop {'.'.join(map(str, self.path))}"
+        where = "".join(f" in body {which} of equation {position}" for position, which in reversed(self.path))
         again = ", computed again for what wants it whole" if self.again else ""
         return f"split axis {self.axis} of equation {self.site.position}{where}, chunks of {self.chunk}{again}"
 
@@ -73,7 +74,7 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             return CompileOption(**fields)
         if data.get("kind") == "Split":
             site = Site(**fields.pop("site"))
-            return Split(site=site, path=tuple(fields.pop("path")), **fields)
+            return Split(site=site, path=tuple((int(i), int(k)) for i, k in fields.pop("path")), **fields)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
     raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Split")

@@ -2,23 +2,27 @@
 
 A pass has two verbs. `enumerate_splits(program)` looks at the values that hold the projected peak and offers one
 `Seed` for each axis of each that leads to a different region; with a chunk size a seed is a `Split` decision.
-`apply_split(program, decision)` replays one on a freshly traced program. A seed inside a loop's body carries the
-path of loop equations that leads there; applying it rebuilds the loops around it.
+`apply_split(program, decision)` replays one on a freshly traced program. A seed inside the body of a chunk loop, or of
+the user's `scan`, `while` or `cond`, carries the path that leads there; applying it rebuilds what is around it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+
+from exla import _compat
 from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.check import check
-from exla.ir.memory import Held
-from exla.ir.program import Program, Site
+from exla.ir.memory import Held, Path
+from exla.ir.program import Program, Site, as_struct, body_program, evaluate
 from exla.passes.decisions import Split
 from exla.passes.split.apply import split_program
 from exla.passes.split.loop import Loop
@@ -135,21 +139,39 @@ def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region
 
 
 def _at_path(
-    program: Program, path: Sequence[int], change: Callable[[Program, bool], Program], is_tail: bool = False
+    program: Program, path: Path, change: Callable[[Program, bool], Program], is_tail: bool = False
 ) -> Program:
-    """Change the program that a path of loop equations leads to; a tail that cannot be changed stays as it is."""
+    """Change the program that a path leads to; a tail that cannot be changed stays as it is."""
     if not path:
         return check(change(program, is_tail))
-    position, *rest = path
-    if position >= len(program.eqns) or program.eqns[position].primitive.name != "exla_split":
-        raise ReplayMiss(f"equation {position} is not a chunk loop")
+    (position, which), *below = path
+    rest = tuple(below)
+    if not 0 <= position < len(program.eqns):
+        raise ReplayMiss(f"there is no equation {position}")
     eqn = program.eqns[position]
-    loop: Loop = eqn.params["loop"]
-    tail = loop.tail
-    if tail is not None:
-        with contextlib.suppress(ReplayMiss):
-            tail = _at_path(tail, rest, change, is_tail=True)
-    changed = replace(loop, body=_at_path(loop.body, rest, change, is_tail), tail=tail)
+    if eqn.primitive.name == "exla_split":
+        loop: Loop = eqn.params["loop"]
+        tail = loop.tail
+        if tail is not None:
+            with contextlib.suppress(ReplayMiss):
+                tail = _at_path(tail, rest, change, is_tail=True)
+        params = {**eqn.params, "loop": replace(loop, body=_at_path(loop.body, rest, change, is_tail), tail=tail)}
+    else:
+        bodies = _compat.bodies(eqn)
+        inner = body_program(bodies[which]) if 0 <= which < len(bodies) else None
+        if inner is None:
+            raise ReplayMiss(f"equation {position} has no body {which} that can be split")
+        bodies[which] = _closed(_at_path(inner, rest, change, is_tail))
+        params = _compat.with_bodies(eqn, bodies)
     eqns = list(program.eqns)
-    eqns[position] = eqn.replace(params={**eqn.params, "loop": changed})
+    eqns[position] = eqn.replace(params=params)
     return Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts)
+
+
+def _closed(program: Program) -> Any:
+    """A body as a closed jaxpr; the constants that splitting it made are closed over."""
+    if not program.consts:
+        return _compat.close(program.jaxpr)
+    avals = [as_struct(v.aval) for v in program.invars[len(program.consts) :]]
+    run = functools.partial(evaluate, program.jaxpr, step=lambda eqn, operands: _compat.bind(eqn, *operands))
+    return jax.make_jaxpr(lambda *values: run([*program.consts, *values]))(*avals)

@@ -1,0 +1,104 @@
+"""Bodies of scan, while and cond are split where they are, under what the program around them leaves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import exla
+from exla.passes.decisions import Split
+
+
+def weights(x, y):
+    return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1) / 2)
+
+
+def scanned(x, y):
+    def body(total, shift):
+        row = weights(x + shift, y) @ y
+        return total + jnp.sum(row), row
+
+    return lax.scan(body, jnp.zeros((), x.dtype), jnp.arange(3, dtype=x.dtype))
+
+
+def mean_shift(x, y):
+    def step(state):
+        points, count = state
+        near = weights(points, y)
+        return near @ y / jnp.sum(near, axis=1, keepdims=True), count + 1
+
+    return lax.while_loop(lambda state: state[1] < 4, step, (x, 0))[0]
+
+
+def branched(x, y):
+    return lax.cond(
+        x[0, 0] > 0, lambda: jnp.sort(weights(x, y), axis=1)[:, 0], lambda: jnp.argmax(weights(x, y), axis=1) * 1.0
+    )
+
+
+def switched(x, y):
+    branches = [lambda: jnp.sum(weights(x, y)), lambda: jnp.max(weights(y, x)), lambda: jnp.float32(1) * x[0, 0]]
+    return lax.switch(jnp.int32(1), branches)
+
+
+def mapped(x, y):
+    return lax.map(lambda shift: jnp.sum(weights(x + shift, y) ** 2), jnp.arange(3, dtype=x.dtype))
+
+
+def nested(x, y):
+    def outer(i, total):
+        return lax.cond(i > 0, lambda: total + jnp.sum(weights(x, y + i), axis=1), lambda: total)
+
+    return lax.fori_loop(0, 3, outer, jnp.zeros(x.shape[0], x.dtype))
+
+
+PROGRAMS = [scanned, mean_shift, branched, switched, mapped, nested]
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
+def test_the_big_values_of_a_body_never_exist_whole(fn):
+    x, y = (np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k, n in ((0, 700), (1, 900)))
+    f = exla.jit(fn, memory_limit="300KiB")  # weights are 2.4 MiB
+    plan = f.plan(x, y)
+    assert plan.compiled_bytes <= 300 * 1024
+    assert any(isinstance(d, Split) and d.path for d in plan.decisions)
+    assert "while" in plan.compiled.as_text()
+    before = jax.config.jax_enable_x64
+    got = f(x, y)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        want = fn(jnp.asarray(x, jnp.float64), jnp.asarray(y, jnp.float64))
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, want)
+
+
+def test_a_record_of_a_split_inside_a_body_is_replayed():
+    x, y = (np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k, n in ((0, 700), (1, 900)))
+    first = exla.jit(mean_shift, memory_limit="300KiB").plan(x, y)
+    again = exla.jit(mean_shift, memory_limit="300KiB").plan(x, y)
+    assert again.source == "record" and again.decisions == first.decisions
+
+
+def test_what_a_loop_carries_and_stacks_counts():
+    def fn(x):
+        return lax.scan(lambda c, _: (c * 1.5, jnp.sort(c)), x, None, length=50)
+
+    x = jnp.ones(10_000)
+    with pytest.raises(exla.MemoryLimitError):
+        exla.jit(fn, memory_limit=50 * 40_000)(x)
+    assert exla.jit(fn, memory_limit=60 * 40_000).plan(x).compiled_bytes >= 52 * 40_000
+
+
+def test_a_gradient_through_a_scan_with_checkpointed_steps_is_split():
+    def loss(x, y):
+        def body(total, shift):
+            return total + jnp.sum(weights(x + shift, y)), None
+
+        return lax.scan(jax.checkpoint(body), jnp.zeros((), x.dtype), jnp.arange(3, dtype=x.dtype))[0]
+
+    x, y = (np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k, n in ((0, 500), (1, 700)))
+    f = exla.jit(jax.grad(loss), memory_limit="300KiB")
+    assert f.plan(x, y).compiled_bytes <= 300 * 1024
+    np.testing.assert_allclose(f(x, y), jax.grad(loss)(x, y), rtol=1e-3, atol=1e-3)
