@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax._src import core, source_info_util
 from jax.extend import core as jex_core
+from jax.extend.random import threefry2x32_p
 from jax.interpreters import ad, batching, mlir
 
 source_info_util.register_exclusion(str(Path(__file__).parent))  # the user's line is never one of exla's
@@ -270,3 +271,14 @@ def constants_as_inputs(jaxpr: Any) -> Any:
 def is_extended(dtype: Any) -> bool:
     """Whether a dtype is one of JAX's own (PRNG keys), which NumPy does not know."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
+
+
+def is_partitionable(key_dtype: Any) -> bool:
+    """Whether keys of this type draw each element from its position alone."""
+    return str(key_dtype) == "key<fry>" and bool(jax.config.jax_threefry_partitionable)
+
+
+def threefry(key_data: Any, high: Any, low: Any) -> tuple[Any, Any]:
+    """The threefry-2x32 hash of counts, given as two arrays of 32-bit halves, under a key of two words."""
+    first, second = threefry2x32_p.bind(key_data[0], key_data[1], high, low)
+    return first, second

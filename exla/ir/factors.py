@@ -129,6 +129,10 @@ class FactorRule:
 FACTOR_RULES: Registry[Callable[[EquationContext], FactorRule]] = Registry("factor rule", package="exla.rules.factor")
 
 
+BARRIERS: Registry[str] = Registry("barrier", package="exla.rules.factor")
+"""Primitive -> why it is never cut, for those without a factor rule."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Factors:
     """A parsed factor rule.

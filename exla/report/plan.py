@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from exla.ir.factors import BARRIERS
 from exla.ir.memory import project
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Decision, Split
@@ -178,7 +179,8 @@ def _values(original: Program, choice: Choice) -> list[ValueReport]:
 def _unsplit_fate(original: Program, position: int, stored: bool) -> str:
     name = original.eqns[position].primitive.name
     if original.factors(position) is None:
-        return f"kept whole: `{name}` has no factor rule, so it is a barrier"
+        why = BARRIERS.find(name)
+        return f"kept whole: `{name}` has no factor rule, so it is a barrier" + (f": {why}" if why else "")
     return (
         "kept whole: the limit is obeyed without cutting it" if stored else "not stored whole: fused into what uses it"
     )

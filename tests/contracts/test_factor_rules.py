@@ -45,6 +45,17 @@ def batched_lookup(x, i):
     return jax.vmap(lambda row, k: row[k])(x, i)
 
 
+def pooled(x):
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 1), (1, 2, 1), "VALID")
+
+
+def pooled_pairs(x, y):
+    def add(a, b):
+        return a[0] + b[0], a[1] * b[1]
+
+    return lax.reduce_window((x, y), (0.0, 1.0), add, (1, 2, 1), (1, 2, 1), "VALID")
+
+
 index = np.array([2, 0, 1, 1, 5, 3, 9])
 
 EXAMPLES = {
@@ -194,6 +205,38 @@ EXAMPLES = {
     ],
     "clamp": [(lambda x, y: lax.clamp(0.2, x * y, 0.3), (array(6, 7), array(6, 7)))],
     "convert_element_type": [(lambda x: x.astype(jnp.int32), (array(6, 7),))],
+    "bitcast_convert_type": [
+        (lambda x: lax.bitcast_convert_type(x, jnp.int64), (array(6, 7),)),
+        (lambda x: lax.bitcast_convert_type(x, jnp.int32), (array(6, 7),)),
+        (lambda x: lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.int32), jnp.float64), (array(6, 7),)),
+    ],
+    "stack": [(lambda x, y: jnp.stack([x, y, x], 1), (array(6, 7), array(6, 7)))],
+    "unstack": [(lambda x: jnp.unstack(x, axis=1), (array(6, 3, 7),))],
+    "reduce_window": [(pooled_pairs, (array(3, 4, 6), array(3, 4, 6)))],
+    "select_and_scatter_add": [(jax.grad(lambda x: jnp.sum(pooled(x) ** 2)), (array(3, 6, 4),))],
+    "select_and_gather_add": [
+        (lambda x: jax.jvp(jax.grad(lambda x: jnp.sum(pooled(x) ** 2)), (x,), (x,))[1], (array(3, 6, 4),))
+    ],
+    "tridiagonal_solve": [
+        (lambda a, d, b: lax.linalg.tridiagonal_solve(a, d + 5, a, b), (array(5, 6), array(5, 6), array(5, 6, 3)))
+    ],
+    "eig": [(lambda x: lax.linalg.eig(x, compute_left_eigenvectors=False)[0], (array(5, 4, 4),))],
+    "schur": [(lambda x: lax.linalg.schur(x)[0], (array(5, 4, 4),))],
+    "hessenberg": [(lambda x: lax.linalg.hessenberg(x)[0], (array(5, 4, 4),))],
+    "tridiagonal": [(lambda x: lax.linalg.tridiagonal(x + x.swapaxes(1, 2))[1], (array(5, 4, 4),))],
+    "symmetric_product": [
+        (
+            lambda a, c: lax.linalg.symmetric_product(a, c + c.swapaxes(1, 2), alpha=2.0, beta=1.0),
+            (array(5, 4, 3), array(5, 4, 4)),
+        )
+    ],
+    "random_bits": [
+        (lambda: jax.random.bits(jax.random.key(0), (6, 7)), ()),
+        (lambda: jax.random.bits(jax.random.key(1), (5, 3, 4), "uint8"), ()),
+        (lambda: jax.random.bits(jax.random.key(2), (7,), "uint64"), ()),
+        (lambda: jax.vmap(lambda k: jax.random.bits(k, (3, 4), "uint16"))(jax.random.split(jax.random.key(3), 5)), ()),
+        (lambda: jax.random.bits(jax.random.key(4, impl="rbg"), (6, 7)), ()),
+    ],
 }
 
 ELEMENTWISE_WITHOUT_AN_EXAMPLE = ELEMENTWISE - set(EXAMPLES)
@@ -204,7 +247,8 @@ CASES = [
 ]
 TOLERANCE = frozenset(
     ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_prod", "reduce", "cumlogsumexp", "fft")
-    + ("cholesky", "lu", "qr", "geqrf", "eigh", "svd", "triangular_solve", "householder_product")
+    + ("cholesky", "lu", "qr", "geqrf", "eigh", "svd", "triangular_solve", "householder_product", "eig", "schur")
+    + ("hessenberg", "tridiagonal", "tridiagonal_solve", "symmetric_product")
 )
 """Primitives whose chunks may be summed or solved in another order than the whole."""
 
@@ -250,7 +294,15 @@ def test_any_factor_in_any_chunks_gives_the_unsplit_values(x64, primitive, fn, a
                     np.testing.assert_array_equal(a, b)
 
 
-NEEDS_PARAMETERS = {"convert_element_type", "integer_pow", "reduce_precision", "round", "select_n", "clamp"}
+NEEDS_PARAMETERS = {
+    "convert_element_type",
+    "integer_pow",
+    "reduce_precision",
+    "round",
+    "select_n",
+    "clamp",
+    "polynomial",
+}
 """Elementwise primitives whose functions take more than arrays; those with examples above are tested there."""
 
 CUTTABLE = {

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exla._compat import Literal, is_drop, is_extended
-from exla.ir.factors import Factors
+from exla.ir.factors import BARRIERS, Factors
 from exla.ir.program import Program, value_bytes
 from exla.passes.split.combine import COMBINERS
 
@@ -172,7 +172,8 @@ class _Growth:
         factors = self.program.factors(position)
         where = f"`{eqn.primitive.name}` at {self.program.source(position) or 'an unknown line'}"
         if factors is None:
-            return f"{where} has no factor rule"
+            why = BARRIERS.find(eqn.primitive.name)
+            return f"{where} has no factor rule" + (f": {why}" if why else "")
         if name is None:
             return f"{where} needs axis {axis} whole" + (f": {factors.rule.whole}" if factors.rule.whole else "")
         reason = factors.why_whole(name)

@@ -15,6 +15,11 @@ CORE_RANK = {
     "householder_product": 2,
     "eigh": 2,
     "svd": 2,
+    "eig": 2,
+    "schur": 2,
+    "hessenberg": 2,
+    "tridiagonal": 2,
+    "symmetric_product": 2,
     "lu_pivots_to_permutation": 1,
 }
 """Primitive -> how many trailing axes of its first operand it works on."""
@@ -41,6 +46,17 @@ def _leading(context: EquationContext, count: int) -> str:
         return ", ".join(tokens([*names, *[None] * (len(v.shape) - count)]) for v in values)
 
     return f"{side(context.operands)} -> {side(context.results)}"
+
+
+@FACTOR_RULES.register("tridiagonal_solve")
+def tridiagonal_solve(context: EquationContext) -> FactorRule:
+    """`b0 _, b0 _, b0 _, b0 _ c -> b0 _ c`."""
+    names = axis_names(len(context.operands[0].shape) - 1, "b")
+    diagonal, sides = tokens([*names, None]), tokens([*names, None, "c"])
+    return FactorRule(
+        equation=f"{diagonal}, {diagonal}, {diagonal}, {sides} -> {sides}",
+        whole="tridiagonal_solve needs its matrix whole",
+    )
 
 
 @FACTOR_RULES.register("triangular_solve")

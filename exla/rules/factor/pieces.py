@@ -98,3 +98,17 @@ def dynamic_update_slice(context: EquationContext) -> FactorRule:
     names = tokens(_kept(operand.shape, [a == b for a, b in zip(operand.shape, update.shape, strict=True)]))
     left = ", ".join([names, names, *("" if not s.shape else "_" for s in starts)])
     return FactorRule(equation=f"{left} -> {names}", whole="dynamic_update_slice writes a part of the axis")
+
+
+@FACTOR_RULES.register("stack", "unstack")
+def stack(context: EquationContext) -> FactorRule:
+    """`a0 a1, a0 a1 -> a0 _ a1`, and back."""
+    rank = max(len(v.shape) for v in (*context.operands, *context.results))
+    names: list[str | None] = list(axis_names(rank - 1))
+    axis = context.params["axis"] % rank
+    long = tokens([*names[:axis], None, *names[axis:]])
+    left, right = (
+        ", ".join(long if len(v.shape) == rank else tokens(names) for v in side)
+        for side in (context.operands, context.results)
+    )
+    return FactorRule(equation=f"{left} -> {right}", whole="its arrays lie along the axis")

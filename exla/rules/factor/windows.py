@@ -30,16 +30,30 @@ def conv_general_dilated(context: EquationContext) -> FactorRule:
     )
 
 
-@FACTOR_RULES.register("reduce_window_sum", "reduce_window_max", "reduce_window_min")
-def reduce_window(context: EquationContext) -> FactorRule:
-    """`a0 _ -> a0 _`: axes with a window of one element."""
+@FACTOR_RULES.register(
+    "reduce_window_sum",
+    "reduce_window_max",
+    "reduce_window_min",
+    "reduce_window",
+    "select_and_scatter_add",
+    "select_and_gather_add",
+)
+def window(context: EquationContext) -> FactorRule:
+    """`a0 _ -> a0 _`, and the same for every other array: axes with a window of one element."""
     p = context.params
+    one = (1,) * len(p["window_dimensions"])
     columns = zip(
-        p["window_dimensions"], p["window_strides"], p["padding"], p["base_dilation"], p["window_dilation"], strict=True
+        p["window_dimensions"],
+        p["window_strides"],
+        p["padding"],
+        p.get("base_dilation", one),
+        p.get("window_dilation", one),
+        strict=True,
     )
     still = [(w, s, tuple(pad), b, d) == (1, 1, (0, 0), 1, 1) for w, s, pad, b, d in columns]
     names = tokens([n if keep else None for n, keep in zip(axis_names(len(still)), still, strict=True)])
-    return FactorRule(equation=f"{names} -> {names}", whole="windows reach across the axis")
+    left, right = (", ".join(names if v.shape else "" for v in side) for side in (context.operands, context.results))
+    return FactorRule(equation=f"{left} -> {right}", whole="windows reach across the axis")
 
 
 @FACTOR_RULES.register("reduce")

@@ -1,0 +1,59 @@
+"""Random bits: cut so that every element keeps its bits.
+
+Partitionable threefry computes element i of an array from the key and the number i alone (Salmon et al., *Parallel
+random numbers: as easy as 1, 2, 3*, SC 2011), so a chunk can count from its own offset. Every other generator draws its
+elements in an order of its own and stays whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from exla import _compat
+from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, axis_names, tokens
+
+
+@FACTOR_RULES.register("random_bits")
+def random_bits(context: EquationContext) -> FactorRule:
+    """`b0 -> b0 a0 a1`: keys along their own axes, the bits of one key by position."""
+    keys, shape = context.operands[0], context.params["shape"]
+    batch = axis_names(len(keys.shape), "b")
+    if not _compat.is_partitionable(keys.dtype) or math.prod(shape) >= 1 << 32:
+        return FactorRule(
+            equation=f"{tokens(batch)} -> {tokens([*batch, *[None] * len(shape)])}",
+            whole="this random generator draws its numbers in order",
+        )
+    return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *axis_names(len(shape))])}", replay=_replay)
+
+
+def _replay(chunk: Chunk, keys: Any) -> Sequence[Any]:
+    if chunk.factor.startswith("b"):
+        return chunk.bind(keys)
+    width, shape = chunk.context.params["bit_width"], chunk.context.params["shape"]
+    cut = chunk.result_shape()[keys.ndim :]
+    axis = axis_names(len(shape)).index(chunk.factor)
+    numbers = jnp.zeros(cut, np.uint32)
+    for k, stride in enumerate(np.cumprod([1, *shape[:0:-1]])[::-1]):
+        along = lax.broadcasted_iota(np.uint32, cut, k)
+        if k == axis:
+            along = along + lax.convert_element_type(chunk.offset, np.uint32)
+        numbers = numbers + along * np.uint32(stride)
+
+    def one(key: Any) -> Any:
+        high, low = _compat.threefry(jax.random.key_data(key), jnp.zeros_like(numbers), numbers)
+        if width == 64:
+            return (lax.convert_element_type(high, np.uint64) << np.uint64(32)) | lax.convert_element_type(
+                low, np.uint64
+            )
+        return lax.convert_element_type(high ^ low, np.dtype(f"uint{width}"))
+
+    for _ in range(keys.ndim):
+        one = jax.vmap(one)
+    return [one(keys)]
