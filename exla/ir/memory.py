@@ -145,8 +145,8 @@ def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
         body = project(loop.body, fused=fused, path=(*path, (position, 0)))
-        slices = [v for v, p in zip(loop.body.invars[-len(loop.operands) :], loop.operands, strict=True) if p]
-        extra = sum(value_bytes(v) for v in slices) if loop.operands else 0
+        inputs = loop.body.invars[len(loop.body.consts) + 1 :]
+        extra = sum(value_bytes(v) for v, p in zip(inputs, loop.operands, strict=True) if p is not None)
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held)
     bodies = _compat.bodies(eqn)
     programs = [body_program(body) for body in bodies] or [Program(jaxpr=_open(j)) for j in _compat.inner_jaxprs(eqn)]

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
@@ -262,6 +263,6 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None) -> list[Any]:
         flat = [retrace(body, functools.partial(_inline, source=source)) for body in bodies]
         return _compat.bind(eqn, *operands, source=source, **_compat.with_bodies(eqn, flat))
     is_shape_change = eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None
-    if is_shape_change and tuple(operands[0].shape) == tuple(eqn.outvars[0].aval.shape):
+    if is_shape_change and np.shape(operands[0]) == tuple(eqn.outvars[0].aval.shape):
         return operands
     return _compat.bind(eqn, *operands, source=source)

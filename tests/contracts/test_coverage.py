@@ -9,7 +9,7 @@ import jax.numpy
 import jax.scipy.linalg
 import jax.scipy.ndimage
 import jax.scipy.signal
-import jax.scipy.special
+import jax.scipy.special  # noqa: F401 - its primitives are what is looked for
 from jax import lax
 from jax.extend.core import Primitive
 

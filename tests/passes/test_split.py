@@ -40,7 +40,7 @@ def assert_same(results, expected, *, rtol=1e-9):
         np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=rtol, atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 10_000))
 def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
     function, args = random_function(seed)
@@ -56,7 +56,7 @@ def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
     assert_same(run_program(split, args), function(*args))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 10_000))
 def test_a_second_factor_nests_inside_the_first(x64, data, seed):
     function, args = random_function(seed)

@@ -54,8 +54,9 @@ def test_a_torn_line_costs_itself_and_the_next_append_heals_it(cut, tmp_path_fac
     assert report.records == (record(0), record(1)) and report.bad_lines == 0 and report.torn == (keep > last)
     store.append(record(7))
     healed = store.read()
-    assert healed.records == (record(0), record(1), record(7))
-    assert healed.bad_lines == int(keep > last) and not healed.torn
+    only_the_newline_was_lost = keep == len(data) - 1
+    assert healed.records == (record(0), record(1), *([record(2)] if only_the_newline_was_lost else []), record(7))
+    assert healed.bad_lines == int(keep > last and not only_the_newline_was_lost) and not healed.torn
 
 
 HOSTILE = [

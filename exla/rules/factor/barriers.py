@@ -11,15 +11,16 @@ from exla.ir.factors import BARRIERS
 REASONS = {
     "it moves data between devices, which have to take part at the same time": """
         all_gather all_gather_done all_gather_invariant all_gather_reduced all_gather_reduced_start all_gather_start
-        all_to_all all_to_all_done all_to_all_start axis_index pbroadcast pbroadcast_dynamic pbroadcast_done pbroadcast_start pmax pmin
-        ppermute ppermute_done ppermute_start precv preduced psend psum psum_done psum_invariant psum_invariant_start
-        psum_start pvary ragged_all_to_all reduce_scatter reduce_scatter_done reduce_scatter_start
-        reduced_vary_cast reduced_vary_cast_p unreduced_pmax unreduced_pmin unreduced_psum unreduced_psum_start unreduced_reduce_scatter
-        unreduced_reduce_scatter_start vary_unreduced_cast vary_unreduced_cast_p
+        all_to_all all_to_all_done all_to_all_start axis_index pbroadcast pbroadcast_dynamic pbroadcast_done
+        pbroadcast_start pmax pmin ppermute ppermute_done ppermute_start precv preduced psend psum psum_done
+        psum_invariant psum_invariant_start psum_start pvary ragged_all_to_all reduce_scatter reduce_scatter_done
+        reduce_scatter_start reduced_vary_cast reduced_vary_cast_p unreduced_pmax unreduced_pmin unreduced_psum
+        unreduced_psum_start unreduced_reduce_scatter unreduced_reduce_scatter_start vary_unreduced_cast
+        vary_unreduced_cast_p
     """,
     "it says where data lives": """
-        device_put inspect_sharding layout_constraint relayout reshard sharding_constraint shard_map with_memory_space_constraint
-        custom_partitioning core_map pin unpin
+        device_put inspect_sharding layout_constraint relayout reshard sharding_constraint shard_map
+        with_memory_space_constraint custom_partitioning core_map pin unpin
     """,
     "it has an effect that must happen once": """
         after_all create_token debug_callback debug_print io_callback check dce_sink log_extend log_read new_log
