@@ -2,8 +2,8 @@
 
     python -m benchmarks.overhead [--calls 2000] [--rounds 9]
 
-Three ways to call: one signature (the call goes straight to jax.jit), keyword arguments and a pytree, and a function that
-has been planned for two signatures (the call is looked up first). Prints the medians and their ratios.
+Three ways to call: one signature (the call goes straight to jax.jit), keyword arguments and a pytree, and a function
+that has been planned for two signatures (the call is looked up first). Prints the medians and their ratios.
 """
 
 import argparse

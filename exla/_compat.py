@@ -178,9 +178,8 @@ def set_rules(
     batching.fancy_primitive_batchers[primitive] = batch
 
 
-def is_top_level() -> bool:
-    """Whether no transformation is under way in this thread."""
-    return bool(core.trace_state_clean())
+is_top_level: Callable[[], bool] = core.trace_state_clean
+"""Whether no transformation is under way in this thread; asked on every call, so it is JAX's function itself."""
 
 
 def as_function(closed: Any) -> Callable[..., list[Any]]:

@@ -34,6 +34,8 @@ from exla.report.plan import Plan, explain_text, make_plan
 from exla.search.driver import Call, Choice, decide
 from exla.targets.base import TARGETS
 
+_is_top_level = _compat.is_top_level
+
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("exla_tracing", default=False)
 """Whether a function is being traced in order to be planned."""
 
@@ -66,11 +68,12 @@ class JitFunction:
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not _compat.is_top_level():
+        if not _is_top_level():
             return self._inside_a_trace(args, kwargs)
-        if self._only is not None:
+        only = self._only
+        if only is not None:
             try:
-                return self._only(*args, **kwargs)
+                return only(*args, **kwargs)
             except _Unplanned:
                 pass
         if jax.config.jax_disable_jit:
