@@ -192,6 +192,11 @@ def close(jaxpr: Any) -> Any:
     return ClosedJaxpr(jaxpr, ())
 
 
+def copy_of(closed: Any) -> Any:
+    """An equal closed jaxpr that does not keep the given one alive."""
+    return jex_core.ClosedJaxpr(closed.jaxpr.replace(), closed.consts)
+
+
 def typeof(x: Any) -> Any:
     """The abstract value of an array, tracer or Python scalar."""
     return jax.typeof(x)

@@ -215,7 +215,7 @@ def _fits_with_residuals(jaxpr: Any, wishes: Wishes, moving: tuple[bool, ...]) -
 
 def _plain_jvp(jaxpr: Any, primals: Sequence[Any], given: Sequence[Any], moving: Sequence[bool]) -> tuple[Any, Any]:
     """Leave differentiation to jax.jit, which keeps what the backward pass needs."""
-    jitted = derived.get(jaxpr, "jit", lambda: jax.jit(_compat.as_function(jaxpr)))
+    jitted = derived.get(jaxpr, "jit", lambda: jax.jit(_compat.as_function(_compat.copy_of(jaxpr))))
     moved, start = _moving(jitted, primals, moving)
     outs, tangents = jax.jvp(moved, start, list(given))
     return outs, [

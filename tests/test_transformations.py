@@ -1,6 +1,7 @@
 """exla.jit under every transformation: the values of jax.jit, the cap for each program that runs."""
 
 import functools
+import gc
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 from jax import lax
 
 import exla
-from exla.call import Wishes, plan
+from exla.call import Wishes, derived, plan
 
 CAP = "150KiB"
 
@@ -237,6 +238,24 @@ def test_what_is_derived_is_traced_and_compiled_once(caplog):
     with jax.log_compiles():
         jax.grad(f)(*args)
     assert not [r for r in caplog.records if "XLA compilation" in r.getMessage()]
+
+
+@pytest.mark.parametrize("limit", ["60KiB", "1GiB"])
+def test_what_was_derived_from_a_function_that_is_gone_is_gone_too(limit):
+    args = points()
+
+    def once():
+        jax.grad(exla.jit(lambda *a: total(*a) + 1, memory_limit=limit))(*args)
+
+    once()
+    jax.clear_caches()
+    gc.collect()
+    before = len(derived._of)
+    for _ in range(3):
+        once()
+    jax.clear_caches()
+    gc.collect()
+    assert len(derived._of) <= before
 
 
 def test_wishes_are_hashable():
