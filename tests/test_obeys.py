@@ -1,5 +1,6 @@
 """The promise itself, in fresh processes: the process stays within the cap, and what fits is left alone."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,3 +79,13 @@ def test_a_refusal_gives_the_numbers_the_lines_and_the_next_step():
     for holder in error.holders:
         assert holder.name in text and holder.blocked in text and holder.bytes > 0
     assert "test_obeys.py" in text and "memory_limit" in text
+
+
+def test_a_refusal_never_blames_exlas_own_loops():
+    def triangles(x):
+        near = jax.nn.sigmoid(x @ x.T)
+        return jnp.sum((near @ near) * near)
+
+    with pytest.raises(exla.MemoryLimitError) as caught:
+        exla.jit(triangles, memory_limit="100KiB")(np.ones((300, 8), np.float32))
+    assert "exla_split" not in str(caught.value) and "unknown line" not in str(caught.value)

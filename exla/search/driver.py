@@ -408,6 +408,8 @@ def _why_not(program: Program, var: Any, options: Options) -> str:
         if region is not None and var in region.blocked:
             return region.blocked[var]
     position = program.producers[var]
+    if "origins" in program.eqns[position].params:
+        return "a chunk loop writes it chunk by chunk for an equation that needs it whole"
     if program.factors(position) is None:
         return f"`{program.eqns[position].primitive.name}` has no factor rule"
     return "cutting it any finer leaves the peak where it is"

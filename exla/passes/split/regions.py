@@ -170,6 +170,9 @@ class _Growth:
     def _refusal(self, position: int, name: str | None, axis: int) -> str | None:
         eqn = self.program.eqns[position]
         factors = self.program.factors(position)
+        if "origins" in eqn.params:
+            primitive, source = eqn.params["origins"][0]
+            return f"the chunk loop that computes `{primitive}` at {source or 'an unknown line'} needs it whole"
         where = f"`{eqn.primitive.name}` at {self.program.source(position) or 'an unknown line'}"
         if factors is None:
             why = BARRIERS.find(eqn.primitive.name)
