@@ -64,14 +64,14 @@ class MemoryLimitError(ExlaError, MemoryError):
         self.smallest_peak_bytes = smallest_peak_bytes
         self.holders = tuple(holders)
         lines = [
-            f"the program needs at least {_size(smallest_peak_bytes)} and its memory limit is {_size(limit_bytes)}; "
-            "nothing was run. What holds the smallest peak found:"
+            f"the program does not fit its memory limit of {_size(limit_bytes)}; the smallest peak found is "
+            f"{_size(smallest_peak_bytes)}. Nothing was run. What holds that peak:"
         ]
         for holder in self.holders:
             where = f" at {holder.source}" if holder.source else ""
             lines.append(f"  {_size(holder.bytes)}: {holder.name}{where}")
             lines.append(f"    not split further: {holder.blocked}")
-        lines.append(f"Raise memory_limit to {smallest_peak_bytes} bytes or more, or make these values smaller.")
+        lines.append(f"Raise memory_limit (above {smallest_peak_bytes} bytes), or make these values smaller.")
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple:
@@ -88,4 +88,5 @@ def _remake(fields: dict) -> MemoryLimitError:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1024**2:,.1f} MiB ({count} bytes)"
+    unit, scale = ("MiB", 1024**2) if count >= 1024**2 else ("KiB", 1024)
+    return f"{count / scale:,.1f} {unit} ({count} bytes)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -28,6 +28,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 PLANNED = {"search": ("learned", "analytic", "measured"), "target": ("gpu", "tpu")}
 """Values that the design names and this release does not have yet."""
+OTHER_VARIABLES = ("EXLA_RECORDS_DIR", "EXLA_STRICT")
 SIZES = ("memory_limit", "tensor_size_threshold", "tensor_split_size")
 
 
@@ -72,6 +73,7 @@ class Options:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
                 raise OptionError(f"unknown option {name!r}{hint}; valid options: {', '.join(names)}")
+        _check_environment(names)
         values: dict[str, Any] = {}
         for name in names:
             value, label = given.get(name), name
@@ -81,6 +83,16 @@ class Options:
             if value is not None:
                 values[name] = parse_size(value, label) if name in SIZES else _choice(name, label, value)
         return cls(**values)
+
+
+def _check_environment(names: Sequence[str]) -> None:
+    """Refuse a variable that looks like exla's and is none: a misspelt cap would be no cap."""
+    known = [*(f"EXLA_{name.upper()}" for name in names), *OTHER_VARIABLES]
+    for variable in sorted(os.environ):
+        if variable.startswith("EXLA_") and variable not in known:
+            near = difflib.get_close_matches(variable, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise OptionError(f"unknown environment variable {variable}{hint}; valid ones: {', '.join(known)}")
 
 
 def _choice(name: str, label: str, value: Any) -> str:
