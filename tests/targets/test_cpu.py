@@ -121,7 +121,7 @@ def test_the_limit_is_the_least_of_the_machine_and_its_control_groups(monkeypatc
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_control_group_leaves_its_limit_less_what_is_used_but_for_the_page_cache(tmp_path, monkeypatch, version):
     root = tmp_path / ("memory" if version == 1 else "")
-    group = root / "work" / "job"
+    group = root / "batch" / "job"
     group.mkdir(parents=True)
     limit, used = (
         ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
@@ -133,7 +133,7 @@ def test_a_control_group_leaves_its_limit_less_what_is_used_but_for_the_page_cac
     (group.parent / used).write_text("700\n")
     (group.parent / "memory.stat").write_text("inactive_file 0\n")
     groups = tmp_path / "cgroup"
-    groups.write_text("4:memory:/work/job\n" if version == 1 else "0::/work/job\n")
+    groups.write_text("4:memory:/batch/job\n" if version == 1 else "0::/batch/job\n")
     monkeypatch.setattr(cpu, "CGROUP_ROOT", tmp_path)
     monkeypatch.setattr(cpu, "CGROUP_FILE", groups)
     assert min(cpu._cgroup_bytes()) == 500
