@@ -149,11 +149,8 @@ def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None
         extra = sum(value_bytes(v) for v, p in zip(inputs, loop.operands, strict=True) if p is not None)
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held)
     bodies = _compat.bodies(eqn)
-    programs = [body_program(body) for body in bodies] or [Program(jaxpr=_open(j)) for j in _compat.inner_jaxprs(eqn)]
-    peaks = [
-        project(p or Program(jaxpr=_open(bodies[k].jaxpr)), fused=fused, path=(*path, (position, k)))
-        for k, p in enumerate(programs)
-    ]
+    jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
+    peaks = [project(Program(jaxpr=_open(j)), fused=fused, path=(*path, (position, k))) for k, j in enumerate(jaxprs)]
     if not peaks or eqn.primitive.name in REDUCERS or eqn.primitive.name.startswith("scatter"):
         return None
     largest = max(peaks, key=lambda p: p.temporary_bytes)
@@ -162,7 +159,7 @@ def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None
         arguments_bytes=0,
         outputs_bytes=0,
         bytes=largest.temporary_bytes + carried,
-        held=largest.held if all(programs) and bodies else (),
+        held=largest.held if bodies and all(map(body_program, bodies)) else (),
     )
 
 

@@ -26,11 +26,13 @@ from exla.options import Options
 from exla.passes.decisions import CompileOption, Decision, Split, from_json, to_json
 from exla.passes.split.decide import Seed, apply_split
 from exla.passes.split.loop import run as run_loop
+from exla.passes.split.regions import grow
 from exla.search.cost import Rates, product_share
 from exla.search.records import Record, RecordStore, make_key
 from exla.search.strategies.heuristic import Proposal, propose
 from exla.strict import is_strict, tolerate
 from exla.targets.base import CompiledBytes, Target
+from exla.version import rules_hash
 
 MOST_COMPILES = 8
 EXPANSIONS = {"exla_split": lambda eqn, operands, evaluate: run_loop(eqn.params["loop"], operands, evaluate)}
@@ -351,8 +353,6 @@ def _wants_smaller(options: Options, peak: Peak) -> bool:
 
 
 def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, str]:
-    from exla.version import rules_hash
-
     parts = {
         "program": fingerprint(call.program),
         "arguments": " ".join(v.aval.str_short() for v in call.program.invars) + f" donated {call.donated}",
@@ -401,8 +401,6 @@ def _why_not(program: Program, var: Any, options: Options) -> str:
     """What stands in the way of cutting a value, asked of its producer and its consumers."""
     if options.search == "off":
         return 'search="off" splits nothing'
-    from exla.passes.split.regions import grow
-
     for axis in range(len(var.aval.shape)):
         region = grow(program, var, axis, 1)
         if region is not None and var in region.blocked:
