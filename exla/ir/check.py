@@ -15,6 +15,7 @@ from typing import Any
 from exla import _compat
 from exla._compat import Literal
 from exla.errors import ProgramError
+from exla.ir.factors import Passed, Placement
 from exla.ir.program import Program, body_program
 
 
@@ -65,15 +66,19 @@ def _inner(eqn: Any, where: str) -> list[Program]:
         raise ProgramError(f"{where} cuts {loop.size} indices into chunks of {loop.chunk} with the wrong remainder")
     bodies = [(loop.body, loop.chunk)] + ([(loop.tail, loop.remainder)] if loop.tail is not None else [])
     for body, size in bodies:
-        inputs = body.invars[len(body.consts) + 1 :]
-        if len(inputs) != len(eqn.invars) or len(loop.operands) != len(eqn.invars):
-            raise ProgramError(f"{where} passes {len(eqn.invars)} operands to a body of {len(inputs)} inputs")
-        for outer, inside, placement in zip(eqn.invars, inputs, loop.operands, strict=True):
-            shape = list(outer.aval.shape)
-            if placement is not None:
+        states = [aval for c in loop.carries for aval in c.states]
+        taken = len(body.invars) - len(body.consts) - 1 - len(states)
+        passed = sum(p is not Passed.START for p in loop.operands)
+        if taken != passed or len(loop.operands) != len(eqn.invars):
+            raise ProgramError(f"{where} passes {len(eqn.invars)} operands to a body of {taken} inputs")
+        for inside, k, placement in loop.inputs(body):
+            shape = list(eqn.invars[k].aval.shape)
+            if placement is Passed.TRIP:
+                shape = shape[1:]
+            elif isinstance(placement, Placement):
                 shape[placement.axis] = size * placement.block
             if tuple(shape) != tuple(inside.aval.shape):
-                raise ProgramError(f"{where} slices {outer.aval.str_short()} into {inside.aval.str_short()}")
+                raise ProgramError(f"{where} slices {eqn.invars[k].aval.str_short()} into {inside.aval.str_short()}")
         if len(body.outvars) != sum(o.parts for o in loop.outputs):
             raise ProgramError(f"{where} has a body of {len(body.outvars)} results that do not fit its outputs")
     return [body for body, _ in bodies]

@@ -14,12 +14,16 @@ two factors, `a` outermost, as reshape makes them. Only the outermost factor of 
 axis is cut into chunks, which axes are cut with it, and is anything reduced?* What has no rule ties nothing:
 all its axes are whole, and it is a barrier.
 
+A factor may also be *carried*: run through in order, with a state handed on from chunk to chunk, as the running total
+of a cumulative sum, the carry of a scan, or the array that a scatter writes into (`Carried`).
+
 Factors are joined per split region, not once per program: `x @ x.T` uses `x` along its rows in two different
 ways, and one program-wide union of axes would make them one factor that nothing can cut.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +62,13 @@ class Placement:
 
     axis: int
     block: int = 1
+
+
+class Passed(enum.Enum):
+    """How an operand reaches the chunks that is neither whole nor sliced along the factor."""
+
+    TRIP = "one index of its first axis per trip"
+    START = "only to make the first state of what is carried"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +118,35 @@ def replay_unchanged(chunk: Chunk, *operands: Any) -> Sequence[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Carried:
+    """How a factor is run through in order, a state handed on from chunk to chunk.
+
+    Attributes:
+      start: (context, *operands named by `into`) -> the first state, a list of arrays.
+      step: (chunk, state, *operands) -> (results that the factor reaches, next state); None in place of each operand
+        named by `into`.
+      finish: (context, last state) -> the results that the factor does not reach.
+      into: positions of the operands that make the first state and are not read after that.
+      reverse: whether it runs from the last index to the first.
+      exact: whether the values are bit for bit those of the equation that is not cut.
+    """
+
+    start: Callable[..., list[Any]]
+    step: Callable[..., tuple[list[Any], list[Any]]]
+    finish: Callable[[EquationContext, list[Any]], list[Any]] = lambda context, state: []
+    into: tuple[int, ...] = ()
+    reverse: bool = False
+    exact: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class FactorRule:
     """What a rule returns for one equation.
 
     Attributes:
       equation: the einsum-like string.
       reduced: factor name -> combiner name, for the factors that the equation reduces over.
+      carried: factor name -> how it is run through in order, for the factors that a state is handed along.
       replay: `replay(chunk, *slices)` evaluates the equation on one chunk and returns its results, or, for a
         reduced factor, the partial state that the combiner merges.
       whole: axis-independent reason why axes are whole, for `explain`.
@@ -121,6 +155,7 @@ class FactorRule:
 
     equation: str
     reduced: Mapping[str, str] = field(default_factory=dict)
+    carried: Mapping[str, Carried] = field(default_factory=dict)
     replay: Replay = replay_unchanged
     whole: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -160,6 +195,8 @@ class Factors:
         """Say why factor `name` cannot be cut here, or None if it can."""
         if name in self.hidden:
             return "it is an inner part of a composed axis"
+        if name in self.rule.carried:
+            return None
         placed = [p is not None for p in self.results[name]]
         if not all(placed) and not (name in self.rule.reduced and not any(placed)):
             return self.rule.whole or "the equation mixes its indices"

@@ -12,13 +12,13 @@ figure. Values inside a chunk loop are those of its body, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.primitives import CHEAP, FUSIBLE, REDUCERS, VIEWS
+from exla.ir.primitives import CHEAP, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
 from exla.ir.program import Program, body_program, value_bytes
 
 Path = tuple[tuple[int, int], ...]
@@ -57,13 +57,14 @@ class Peak:
         return self.bytes - self.arguments_bytes
 
 
-def project(program: Program, *, fused: bool = True, path: Path = ()) -> Peak:
+def project(program: Program, *, fused: bool = True, path: Path = (), spare: Sequence[Any] = ()) -> Peak:
     """Project the peak memory of a program.
 
     Args:
       program: the program.
       fused: whether element-wise chains are assumed to be fused.
       path: where it is: (position, which body) of each equation around it.
+      spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries.
 
     Returns:
       The peak and what holds it.
@@ -85,6 +86,8 @@ def project(program: Program, *, fused: bool = True, path: Path = ()) -> Peak:
         dying = [v for v in live if last.get(v, i) <= i]
         inner = _inner_peak(eqn, path, i, fused)
         made = {v: value_bytes(v) for v in eqn.outvars if v in roots and roots[v] == (v,)}
+        if fused and eqn.primitive.name in IN_PLACE:
+            _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
         reused = 0
         if fused and eqn.primitive.name in FUSIBLE:
             reused = min(sum(live[v] for v in dying), sum(made.values()))
@@ -106,6 +109,15 @@ def project(program: Program, *, fused: bool = True, path: Path = ()) -> Peak:
         bytes=arguments_bytes + best,
         held=tuple(held),
     )
+
+
+def _overwrite(eqn: Any, made: dict[Any, int], spare: Sequence[Any]) -> None:
+    """Let results take the place of operands of their size that may be overwritten and are not read again."""
+    free = [v for v in spare if v in eqn.invars]
+    for var, size in made.items():
+        if free and value_bytes(free[0]) == size:
+            made[var] = 0
+            free.pop(0)
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:
@@ -144,14 +156,13 @@ def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None
     """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
-        body = project(loop.body, fused=fused, path=(*path, (position, 0)))
-        inputs = loop.body.invars[len(loop.body.consts) + 1 :]
-        extra = sum(value_bytes(v) for v, p in zip(inputs, loop.operands, strict=True) if p is not None)
+        body = project(loop.body, fused=fused, path=(*path, (position, 0)), spare=loop.states(loop.body))
+        extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held)
     bodies = _compat.bodies(eqn)
     jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
     peaks = [project(Program(jaxpr=_open(j)), fused=fused, path=(*path, (position, k))) for k, j in enumerate(jaxprs)]
-    if not peaks or eqn.primitive.name in REDUCERS or eqn.primitive.name.startswith("scatter"):
+    if not peaks or eqn.primitive.name in REDUCERS | SCATTERS:
         return None
     largest = max(peaks, key=lambda p: p.temporary_bytes)
     carried = sum(value_bytes(v) for v in eqn.outvars)

@@ -29,6 +29,12 @@ CHEAP = _names("""
 FUSIBLE = ELEMENTWISE | CHEAP | VIEWS | {"concatenate", "tile"}
 """Primitives that XLA computes inside the loop of their consumer."""
 
+SCATTERS = _names("scatter scatter-add scatter-sub scatter-mul scatter-min scatter-max")
+"""Primitives that write updates into their first operand."""
+
+IN_PLACE = FUSIBLE | SCATTERS | {"dynamic_update_slice"}
+"""Primitives whose result can take the place of an operand that is not read again."""
+
 REDUCERS = _names("""
     reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin reduce
 """)

@@ -15,6 +15,21 @@ from exla.ir.program import Site
 
 
 @dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How a region is grown from the axis that is cut.
+
+    Attributes:
+      small_bytes: values up to this size may stay whole.
+      again: whether bigger values that equations outside want whole are computed there again, not stacked by the loop.
+      exact: whether everything stays whole whose bits depend on where the chunks begin.
+    """
+
+    small_bytes: int
+    again: bool = False
+    exact: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Split:
     """Cut one axis of one value into chunks, and everything that is cut with it.
 
@@ -33,13 +48,12 @@ class Split:
     site: Site
     result: int
     axis: int
-    small_bytes: int
+    growth: Growth
     chunk: int
-    again: bool = False
 
     def __str__(self) -> str:
         where = "".join(f" in body {which} of equation {position}" for position, which in reversed(self.path))
-        again = ", computed again for what wants it whole" if self.again else ""
+        again = ", computed again for what wants it whole" if self.growth.again else ""
         return f"split axis {self.axis} of equation {self.site.position}{where}, chunks of {self.chunk}{again}"
 
 
@@ -74,7 +88,8 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             return CompileOption(**fields)
         if data.get("kind") == "Split":
             site = Site(**fields.pop("site"))
-            return Split(site=site, path=tuple((int(i), int(k)) for i, k in fields.pop("path")), **fields)
+            path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
+            return Split(site=site, path=path, growth=Growth(**fields.pop("growth")), **fields)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
     raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Split")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
-from exla.ir.primitives import FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS
+from exla.ir.factors import Placement
+from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS
 from exla.ir.program import Program, value_bytes
 from exla.passes.split.loop import Combine
 
@@ -27,6 +28,7 @@ class Rates:
       elements: cheap element-wise operations.
       transcendentals: exp, log, division and their kin.
       compares: element moves of a sort.
+      scatters: elements of indices and updates that a scatter writes.
       selects: elements that a top-k looks at.
       select_row_s: time to start one row of a top-k.
       bytes_per_s: memory traffic beyond the caches.
@@ -40,6 +42,7 @@ class Rates:
     elements: float = 4e9
     transcendentals: float = 1e9
     compares: float = 1e8
+    scatters: float = 3e8
     selects: float = 1e9
     select_row_s: float = 1e-6
     bytes_per_s: float = 8e9
@@ -112,6 +115,8 @@ def _equation_s(program: Program, eqn: Any, rates: Rates) -> float:
         return read / rates.selects + rows * rates.select_row_s + rates.kernel_s
     if name == "sort":
         return read / rates.compares + rates.kernel_s
+    if name in SCATTERS:
+        return sum(_elements(v) for v in eqn.invars[1:]) / rates.scatters + rates.kernel_s
     bodies = [predict_s(Program(jaxpr=j), rates) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
     if bodies and name in ("scan", "while", "cond"):
         return int(eqn.params.get("length", 1)) * sum(bodies)
@@ -131,7 +136,9 @@ def _loop_s(eqn: Any, rates: Rates) -> float:
     trips = loop.size / loop.chunk
     kernels = sum(e.primitive.name not in FUSIBLE for e in loop.body.eqns) + 2
     strided = sum(
-        value_bytes(v) / trips for v, p in zip(eqn.invars, loop.operands, strict=True) if p is not None and p.axis > 0
+        value_bytes(v) / trips
+        for v, p in zip(eqn.invars, loop.operands, strict=True)
+        if isinstance(p, Placement) and p.axis > 0
     )
     per_trip = predict_s(loop.body, rates) + kernels * rates.kernel_s
     per_trip += _merge_s(loop, rates) + _traffic_s(2 * 4 * _state_elements(loop), rates) + _traffic_s(strided, rates)

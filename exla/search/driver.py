@@ -23,10 +23,10 @@ from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
-from exla.passes.decisions import CompileOption, Decision, Split, from_json, to_json
+from exla.passes.decisions import CompileOption, Decision, Growth, Split, from_json, to_json
 from exla.passes.split.decide import Seed, apply_split
+from exla.passes.split.grow import grow
 from exla.passes.split.loop import run as run_loop
-from exla.passes.split.regions import grow
 from exla.search.cost import Rates, product_share
 from exla.search.records import Record, RecordStore, make_key
 from exla.search.strategies.heuristic import Proposal, propose
@@ -327,7 +327,12 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
         return plain, ()
     for _ in range(MOST_COMPILES):
         proposals = propose(
-            search.call.program, goal, rates, search.options.tensor_split_size, search.options.tensor_size_threshold
+            search.call.program,
+            goal,
+            rates,
+            search.options.tensor_split_size,
+            search.options.tensor_size_threshold,
+            search.options.numerics == "exact",
         )
         proposals = [p for p in proposals if p.splits not in seen]
         best = best or proposals
@@ -402,7 +407,7 @@ def _why_not(program: Program, var: Any, options: Options) -> str:
     if options.search == "off":
         return 'search="off" splits nothing'
     for axis in range(len(var.aval.shape)):
-        region = grow(program, var, axis, 1)
+        region = grow(program, var, axis, Growth(small_bytes=1, exact=options.numerics == "exact"))
         if region is not None and var in region.blocked:
             return region.blocked[var]
     position = program.producers[var]

@@ -16,7 +16,7 @@ from exla.ir.memory import Held
 from exla.ir.primitives import ELEMENTWISE
 from exla.ir.program import canonical
 from exla.passes.split.apply import split_program
-from exla.passes.split.decide import enumerate_splits
+from exla.passes.split.decide import enumerate_splits, growths
 from exla.passes.split.loop import run
 
 EXPAND = {"exla_split": lambda eqn, operands, evaluate: run(eqn.params["loop"], operands, evaluate)}
@@ -31,6 +31,20 @@ def array(*shape, dtype=np.float64, seed=0, low=0.1, high=0.9):
 def positive_definite(*shape):
     a = array(*shape)
     return a @ np.swapaxes(a, -1, -2) + 3 * np.eye(shape[-1])
+
+
+def running_total(x, y):
+    def step(state, row):
+        total, count = state
+        a, b = row
+        total = total * 0.9 + a * b[0]
+        return (total, count + 1), (total, jnp.sum(total) * b[1])
+
+    return lax.scan(step, (x[0] * 0, 0), (x, y))
+
+
+def backwards(x):
+    return lax.scan(lambda c, a: (c * 0.5 + a, jnp.sin(c)), jnp.zeros(3), x, reverse=True)
 
 
 def spd_examples(fn):
@@ -104,6 +118,17 @@ EXAMPLES = {
             "cumlogsumexp": lax.cumlogsumexp,
         }.items()
     },
+    "cumsum": [
+        (lambda x: lax.cumsum(x, axis=1), (array(6, 7, 2),)),
+        (lambda x: lax.cumsum(lax.cumsum(x, axis=0), axis=0, reverse=True), (array(7, 2),)),
+        (lambda x: lax.cumsum(lax.cumsum(x, axis=0, reverse=True), axis=0) + lax.cumsum(x, axis=0), (array(7, 2),)),
+        (lambda x: x / lax.cumsum(x, axis=0)[-1] - lax.cumsum(x, axis=0, reverse=True), (array(7, 2),)),
+    ],
+    "scan": [
+        (running_total, (array(7, 3), array(7, 2))),
+        (backwards, (array(6, 3),)),
+        (jax.grad(lambda x: jnp.sum(backwards(x)[1])), (array(6, 3),)),
+    ],
     "sort": [
         (lambda x: lax.sort(x, dimension=1), (array(6, 7),)),
         (lambda x, y: lax.sort((jnp.round(x * 2), y), dimension=0, num_keys=1), (array(6, 7), array(6, 7, seed=1))),
@@ -246,9 +271,9 @@ CASES = [
     for k, (fn, args) in enumerate(examples)
 ]
 TOLERANCE = frozenset(
-    ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_prod", "reduce", "cumlogsumexp", "fft")
+    ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_prod", "reduce", "cumsum", "cumprod", "cumlogsumexp")
     + ("cholesky", "lu", "qr", "geqrf", "eigh", "svd", "triangular_solve", "householder_product", "eig", "schur")
-    + ("hessenberg", "tridiagonal", "tridiagonal_solve", "symmetric_product")
+    + ("hessenberg", "tridiagonal", "tridiagonal_solve", "symmetric_product", "fft")
 )
 """Primitives whose chunks may be summed or solved in another order than the whole."""
 
@@ -267,7 +292,7 @@ def splits_of(fn, args, primitive):
         eqn = program.eqns[i]
         for var in [*eqn.outvars, *(v for v in eqn.invars if not hasattr(v, "val"))]:
             held.append(Held(program=program, path=(), var=var, bytes=1))
-    return program, positions, list(enumerate_splits(program, held, (1,), values=100))
+    return program, positions, list(enumerate_splits(program, held, growths((1,)), values=100))
 
 
 def test_every_rule_has_an_example():
@@ -314,11 +339,11 @@ CUTTABLE = {
     ("slice", 1): {"a1"},
     ("pad", 0): {"a0"},
     ("rev", 0): {"a0"},
-    ("cumsum", 0): {"a0", "a2"},
+    ("cumsum", 0): {"a0", "a1", "a2"},
     ("sort", 0): {"a0"},
     ("top_k", 0): {"a0", "a1"},
     ("gather", 0): {"b0", "w1"},
-    ("scatter-add", 0): {"w1"},
+    ("scatter-add", 0): {"w1", "u0"},
     ("scatter-add", 1): {"b0"},
     ("cholesky", 0): {"b0"},
     ("triangular_solve", 0): {"b0", "c"},
@@ -376,5 +401,5 @@ def test_sizes_zero_and_one_are_parsed_and_never_cut_wrongly(shape):
             factors = program.factors(i)
             assert factors is None or parse(factors.rule, program.context(i)).sizes == factors.sizes
         held = [Held(program=program, path=(), var=v, bytes=1) for e in program.eqns for v in e.outvars]
-        for seed in enumerate_splits(program, held, (1,)):
+        for seed in enumerate_splits(program, held, growths((1,))):
             assert seed.region.size >= 2

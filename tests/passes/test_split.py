@@ -12,10 +12,10 @@ from exla.ir.check import check
 from exla.ir.emit import emit
 from exla.ir.memory import Held, project
 from exla.ir.program import canonical
-from exla.passes.decisions import CompileOption, from_json, to_json
-from exla.passes.split.decide import apply_split, enumerate_splits
+from exla.passes.decisions import CompileOption, Growth, from_json, to_json
+from exla.passes.split.decide import apply_split, enumerate_splits, growths
+from exla.passes.split.grow import grow
 from exla.passes.split.loop import run
-from exla.passes.split.regions import grow
 from tests.passes.programs import random_function
 
 EXPAND = {"exla_split": lambda eqn, operands, evaluate: run(eqn.params["loop"], operands, evaluate)}
@@ -45,7 +45,7 @@ def assert_same(results, expected, *, rtol=1e-9):
 def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
     function, args = random_function(seed)
     program = program_of(function, args)
-    seeds = list(enumerate_splits(program, everything_held(program), (1, 100), values=100))
+    seeds = list(enumerate_splits(program, everything_held(program), growths((1, 100)), values=100))
     if not seeds:
         return
     chosen = seeds[data.draw(st.integers(0, len(seeds) - 1))]
@@ -63,7 +63,8 @@ def test_a_second_factor_nests_inside_the_first(x64, data, seed):
     program = program_of(function, args)
     for _ in range(2):
         held = [h for h in project(program, fused=False).held]
-        seeds = [s for s in enumerate_splits(program, held, (1,), values=6) if s.region.least_chunk < s.region.size]
+        found = enumerate_splits(program, held, growths((1,)), values=6)
+        seeds = [s for s in found if s.region.least_chunk < s.region.size]
         if not seeds:
             break
         chosen = seeds[data.draw(st.integers(0, len(seeds) - 1))]
@@ -91,7 +92,7 @@ def split_value(program, primitive, axis, chunk, small=1):
     position = next(i for i, e in enumerate(program.eqns) if e.primitive.name == primitive)
     var = program.eqns[position].outvars[0]
     held = [Held(program=program, path=(), var=var, bytes=1)]
-    for seed in enumerate_splits(program, held, (small,)):
+    for seed in enumerate_splits(program, held, growths((small,))):
         if seed.decision.axis == axis:
             return apply_split(program, seed.split(chunk)), seed.region
     raise AssertionError(f"axis {axis} of {primitive} cannot be cut")
@@ -291,19 +292,19 @@ def test_what_has_no_rule_is_a_barrier_that_is_named():
     args = (jnp.arange(12.0),)
     program = program_of(fn, args)
     var = next(e.outvars[0] for e in program.eqns if e.primitive.name == "exp")
-    region = grow(program, var, 0, 1)
+    region = grow(program, var, 0, Growth(small_bytes=1))
     assert region is not None and "svd" in region.blocked[var]
 
 
 def test_an_axis_of_one_index_is_not_cut():
     program = program_of(lambda x: jnp.exp(x).sum(), (jnp.ones((1, 5)),))
-    assert grow(program, program.eqns[0].outvars[0], 0, 1) is None
+    assert grow(program, program.eqns[0].outvars[0], 0, Growth(small_bytes=1)) is None
 
 
 def test_a_decision_for_another_program_is_a_miss_with_a_reason():
     args = (jnp.ones((8, 3)), jnp.ones((9, 3)), jnp.ones(9))
     program = program_of(gaussian_product, args)
-    seed = next(enumerate_splits(program, everything_held(program), (1,)))
+    seed = next(enumerate_splits(program, everything_held(program), growths((1,))))
     other = program_of(lambda x, y, v: jnp.cos(x @ y.T) @ v, args)
     with pytest.raises(ReplayMiss):
         apply_split(other, seed.split(2))

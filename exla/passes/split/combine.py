@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 
 from exla.ir.factors import EquationContext
+from exla.ir.identities import all_ones, full, highest, lowest
 from exla.registry import Registry
 
 State = Sequence[Any]
@@ -39,6 +40,7 @@ class Combiner:
       prepare: partial -> partial as it is kept (wider dtype).
       finish: (context, state) -> the equation's results.
       least_chunk: context -> the smallest chunk of the factor that the combiner can take.
+      exact: context -> whether the result is the same bits in whatever groups the elements are merged.
     """
 
     merge: Callable[[EquationContext, State, State], State]
@@ -46,6 +48,7 @@ class Combiner:
     prepare: Callable[[Any], Any] = lambda array: array
     finish: Callable[[EquationContext, State], State] = lambda context, state: state
     least_chunk: Callable[[EquationContext], int] = lambda context: 1
+    exact: Callable[[EquationContext], bool] = lambda context: True
 
 
 COMBINERS: Registry[Combiner] = Registry("combiner")
@@ -64,35 +67,21 @@ def _elementwise(operation: Callable[[Any, Any], Any]) -> Callable[..., State]:
     return lambda context, state, partial: [operation(a, b) for a, b in zip(state, partial, strict=True)]
 
 
-def _full(value: Any) -> Callable[[Any], Any]:
-    return lambda aval: jnp.full(aval.shape, value, aval.dtype)
+def _is_integral(context: EquationContext) -> bool:
+    return not jnp.issubdtype(context.results[0].dtype, jnp.inexact)
 
 
-def _lowest(aval: Any) -> Any:
-    if aval.dtype == np.bool_:
-        return jnp.zeros(aval.shape, aval.dtype)
-    low = -jnp.inf if jnp.issubdtype(aval.dtype, jnp.inexact) else jnp.iinfo(aval.dtype).min
-    return jnp.full(aval.shape, low, aval.dtype)
-
-
-def _highest(aval: Any) -> Any:
-    if aval.dtype == np.bool_:
-        return jnp.ones(aval.shape, aval.dtype)
-    high = jnp.inf if jnp.issubdtype(aval.dtype, jnp.inexact) else jnp.iinfo(aval.dtype).max
-    return jnp.full(aval.shape, high, aval.dtype)
-
-
-def _all_ones(aval: Any) -> Any:
-    return jnp.full(aval.shape, True if aval.dtype == np.bool_ else -1, aval.dtype)
-
-
-COMBINERS.register("sum")(Combiner(merge=_elementwise(lax.add), identity=_full(0), prepare=_widen, finish=_narrow))
-COMBINERS.register("prod")(Combiner(merge=_elementwise(lax.mul), identity=_full(1), prepare=_widen, finish=_narrow))
-COMBINERS.register("max")(Combiner(merge=_elementwise(lax.max), identity=_lowest))
-COMBINERS.register("min")(Combiner(merge=_elementwise(lax.min), identity=_highest))
-COMBINERS.register("and")(Combiner(merge=_elementwise(lax.bitwise_and), identity=_all_ones))
-COMBINERS.register("or")(Combiner(merge=_elementwise(lax.bitwise_or), identity=_full(0)))
-COMBINERS.register("xor")(Combiner(merge=_elementwise(lax.bitwise_xor), identity=_full(0)))
+for _name, _operation, _identity in (("sum", lax.add, 0), ("prod", lax.mul, 1)):
+    COMBINERS.register(_name)(
+        Combiner(
+            merge=_elementwise(_operation), identity=full(_identity), prepare=_widen, finish=_narrow, exact=_is_integral
+        )
+    )
+COMBINERS.register("max")(Combiner(merge=_elementwise(lax.max), identity=lowest))
+COMBINERS.register("min")(Combiner(merge=_elementwise(lax.min), identity=highest))
+COMBINERS.register("and")(Combiner(merge=_elementwise(lax.bitwise_and), identity=all_ones))
+COMBINERS.register("or")(Combiner(merge=_elementwise(lax.bitwise_or), identity=full(0)))
+COMBINERS.register("xor")(Combiner(merge=_elementwise(lax.bitwise_xor), identity=full(0)))
 
 
 def _merge_arg(better: Callable[[Any, Any], Any]) -> Callable[..., State]:

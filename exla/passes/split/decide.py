@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,10 +22,11 @@ from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Held, Path
 from exla.ir.program import Program, Site, as_struct, body_program, evaluate
-from exla.passes.decisions import Split
+from exla.passes.decisions import Growth, Split
 from exla.passes.split.apply import split_program
+from exla.passes.split.grow import grow
 from exla.passes.split.loop import Loop
-from exla.passes.split.regions import Region, grow
+from exla.passes.split.regions import Region
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +41,24 @@ class Seed:
         return replace(self.decision, chunk=chunk)
 
 
+def growths(small_bytes: Sequence[int], exact: bool = False) -> list[Growth]:
+    """The ways to grow a region that are worth trying, for each threshold below which values may stay whole."""
+    return [
+        Growth(small_bytes=small, again=again, exact=exact)
+        for small in dict.fromkeys(small_bytes)
+        for again in (False, True)
+    ]
+
+
 def enumerate_splits(
-    program: Program, held: Sequence[Held], small_bytes: Sequence[int], values: int = 4
+    program: Program, held: Sequence[Held], growths: Sequence[Growth], values: int = 4
 ) -> Iterator[Seed]:
     """Offer the splits that could shrink what holds the peak.
 
     Args:
       program: the outermost program.
       held: what is live at the peak, largest first.
-      small_bytes: thresholds below which values may stay whole; one region each is tried.
+      growths: the ways to grow a region that are tried.
       values: how many of the held values to look at.
 
     Yields:
@@ -65,14 +74,14 @@ def enumerate_splits(
             continue
         looked_at += 1
         for axis in range(len(shape)):
-            for small, again in itertools.product(dict.fromkeys(small_bytes), (False, True)):
-                region = grow(item.program, item.var, axis, small, again)
+            for growth in growths:
+                region = grow(item.program, item.var, axis, growth)
                 if region is None:
                     continue
                 identity = (item.path, region.instances, region.outputs)
                 if identity not in known:
                     known.add(identity)
-                    yield Seed(region=region, decision=_decision(item, axis, small, again))
+                    yield Seed(region=region, decision=_decision(item, axis, growth))
 
 
 def apply_split(program: Program, decision: Split) -> Program:
@@ -105,14 +114,14 @@ def apply_seed(program: Program, seed: Seed, chunk: int) -> Program:
     return _at_path(program, seed.decision.path, change)
 
 
-def _decision(item: Held, axis: int, small_bytes: int, again: bool) -> Split:
+def _decision(item: Held, axis: int, growth: Growth) -> Split:
     position = item.program.producers.get(item.var, -1)
     if position < 0:
         site, result = Site(position=-1, fingerprint=""), list(item.program.invars).index(item.var)
     else:
         site = item.program.site(position)
         result = list(item.program.eqns[position].outvars).index(item.var)
-    return Split(path=item.path, site=site, result=result, axis=axis, small_bytes=small_bytes, chunk=0, again=again)
+    return Split(path=item.path, site=site, result=result, axis=axis, growth=growth, chunk=0)
 
 
 def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region:
@@ -128,7 +137,7 @@ def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region
     var = values[decision.result]
     if isinstance(var, Literal) or not 0 <= decision.axis < len(var.aval.shape):
         raise ReplayMiss(f"{decision}: the value there has no axis {decision.axis}")
-    region = grow(program, var, decision.axis, decision.small_bytes, decision.again)
+    region = grow(program, var, decision.axis, decision.growth)
     if region is None:
         raise ReplayMiss(f"{decision}: nothing can be cut there")
     if not region.least_chunk <= decision.chunk < region.size:

@@ -5,7 +5,8 @@ A split replaces the equations of a region by one `exla_split` equation per leve
 put together. The body is a program like any other, so a second factor is cut by splitting the body.
 
 `run` turns the equation into one `fori_loop`, never unrolled. Stacked outputs live in the carry and are written
-in place with `dynamic_update_slice` on their own axis.
+in place with `dynamic_update_slice` on their own axis. A loop that runs in reverse takes the same chunks from last to
+first, the remainder before all others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from exla import _compat
-from exla.ir.factors import EquationContext, Placement
+from exla.ir.factors import Carried, EquationContext, Passed, Placement
+from exla.ir.identities import full
 from exla.ir.program import Program
 from exla.passes.split.combine import COMBINERS
 
@@ -55,25 +57,61 @@ class Combine:
         return self.context.results
 
 
+@dataclass(frozen=True, kw_only=True)
+class Carry:
+    """The state of an equation whose factor is carried.
+
+    Attributes:
+      carried: how.
+      context: the equation.
+      start: positions, among the loop's operands, of those that make the first state.
+      states: abstract values of the state.
+      unplaced: positions of the results that the last state gives.
+      saved: how many trips have the state before them stacked into an output, for another loop; 0 or all.
+    """
+
+    carried: Carried
+    context: EquationContext
+    start: tuple[int, ...]
+    states: tuple[Any, ...]
+    unplaced: tuple[int, ...]
+    saved: int = 0
+
+    @property
+    def parts(self) -> int:
+        return len(self.states)
+
+    @property
+    def avals(self) -> tuple[Any, ...]:
+        results = [self.context.results[k] for k in self.unplaced]
+        return (*results, *(self._stack(s) for s in self.states if self.saved))
+
+    def _stack(self, aval: Any) -> Any:
+        return _compat.shaped_array((self.saved, *aval.shape), aval.dtype)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Loop:
     """One chunk loop.
 
     Attributes:
-      body: program of one chunk: offset (int32 scalar) and operand slices in, parts of the outputs out.
+      body: program of one chunk: offset (int32 scalar), states of what is carried and operand slices in, parts of the
+        outputs out.
       tail: the same for the remainder, or None.
       size: how many indices the factor has.
       chunk: how many of them one trip takes.
       operands: how each operand is sliced; None = passed whole.
       outputs: how the outputs are put together.
+      reverse: whether the chunks are taken from last to first.
     """
 
     body: Program
     tail: Program | None
     size: int
     chunk: int
-    operands: tuple[Placement | None, ...]
-    outputs: tuple[Stack | Combine, ...]
+    operands: tuple[Placement | Passed | None, ...]
+    outputs: tuple[Stack | Combine | Carry, ...]
+    reverse: bool = False
 
     @property
     def trips(self) -> int:
@@ -82,6 +120,21 @@ class Loop:
     @property
     def remainder(self) -> int:
         return self.size % self.chunk
+
+    @property
+    def carries(self) -> tuple[Carry, ...]:
+        return tuple(o for o in self.outputs if isinstance(o, Carry))
+
+    def states(self, body: Program) -> list[Any]:
+        """The inputs of a body that take the state of what is carried."""
+        first = len(body.consts) + 1
+        return list(body.invars[first : first + sum(c.parts for c in self.carries)])
+
+    def inputs(self, body: Program) -> list[tuple[Any, int, Placement | Passed | None]]:
+        """The operand slices of a body: (its input, position of the operand, how it is sliced)."""
+        given = [k for k, p in enumerate(self.operands) if p is not Passed.START]
+        slices = body.invars[len(body.consts) + 1 + len(self.states(body)) :]
+        return [(v, k, self.operands[k]) for v, k in zip(slices, given, strict=True)]
 
 
 def _abstract(*operands: Any, loop: Loop, origins: Any) -> list[Any]:
@@ -104,65 +157,112 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
       The outputs, whole.
     """
 
-    def step(i: Any, carry: list[Any]) -> list[Any]:
-        offset = lax.mul(lax.convert_element_type(i, jnp.int32), jnp.int32(loop.chunk))
-        slices = [_slice(x, p, offset, loop.chunk) for x, p in zip(operands, loop.operands, strict=True)]
-        return _put(loop, carry, evaluate(loop.body, [offset, *slices]), offset, first=lax.eq(offset, jnp.int32(0)))
+    def one(body: Program, carry: list[Any], trip: Any, size: int, first: Any) -> list[Any]:
+        offset = lax.mul(lax.convert_element_type(trip, jnp.int32), jnp.int32(loop.chunk))
+        states = _states(loop, carry)
+        slices = [
+            _slice(x, p, offset, size, trip)
+            for x, p in zip(operands, loop.operands, strict=True)
+            if p is not Passed.START
+        ]
+        return _put(loop, carry, evaluate(body, [offset, *states, *slices]), offset, trip, first)
 
-    carry = lax.fori_loop(0, loop.trips, step, _start(loop))
-    if loop.tail is not None:
-        offset = jnp.int32(loop.trips * loop.chunk)
-        slices = [_slice(x, p, offset, loop.remainder) for x, p in zip(operands, loop.operands, strict=True)]
-        carry = _put(loop, carry, evaluate(loop.tail, [offset, *slices]), offset, first=None)
+    def step(i: Any, carry: list[Any]) -> list[Any]:
+        first = False if loop.reverse and loop.tail is not None else lax.eq(i, 0)
+        return one(loop.body, carry, loop.trips - 1 - i if loop.reverse else i, loop.chunk, first)
+
+    carry = _start(loop, operands)
+    if loop.tail is not None and loop.reverse:
+        carry = one(loop.tail, carry, jnp.int32(loop.trips), loop.remainder, True)
+    carry = lax.fori_loop(0, loop.trips, step, carry)
+    if loop.tail is not None and not loop.reverse:
+        carry = one(loop.tail, carry, jnp.int32(loop.trips), loop.remainder, False)
     results: list[Any] = []
-    for output in loop.outputs:
-        state, carry = carry[: output.parts], carry[output.parts :]
+    for output, state in zip(loop.outputs, _by_output(loop, carry), strict=True):
         if isinstance(output, Combine):
             results += COMBINERS.get(output.combiner).finish(output.context, state)
+        elif isinstance(output, Carry):
+            results += output.carried.finish(output.context, state[: output.parts]) if output.unplaced else []
+            results += state[output.parts :]
         else:
             results += state
     return results
 
 
-def _slice(operand: Any, placement: Placement | None, offset: Any, size: int) -> Any:
+def _by_output(loop: Loop, carry: Sequence[Any]) -> list[list[Any]]:
+    """The arrays of the loop's carry, by output: its state, then what is saved of it."""
+    found, rest = [], list(carry)
+    for output in loop.outputs:
+        count = 2 * output.parts if isinstance(output, Carry) and output.saved else output.parts
+        found.append(rest[:count])
+        rest = rest[count:]
+    return found
+
+
+def _states(loop: Loop, carry: Sequence[Any]) -> list[Any]:
+    """What is carried, as the body takes it."""
+    by_output = zip(loop.outputs, _by_output(loop, carry), strict=True)
+    return [s for output, state in by_output if isinstance(output, Carry) for s in state[: output.parts]]
+
+
+def _slice(operand: Any, placement: Placement | Passed | None, offset: Any, size: int, trip: Any) -> Any:
     if placement is None:
         return operand
+    if isinstance(placement, Passed):
+        return lax.dynamic_index_in_dim(operand, trip, 0, keepdims=False)
     start = lax.mul(offset, jnp.int32(placement.block))
     return lax.dynamic_slice_in_dim(operand, start, size * placement.block, placement.axis)
 
 
-def _start(loop: Loop) -> list[Any]:
-    """The loop's first carry: identities, and room for what is stacked or started by the first chunk."""
-    carry = []
+def _start(loop: Loop, operands: Sequence[Any]) -> list[Any]:
+    """The loop's first carry: identities, and room for what is stacked, saved or started by the first chunk."""
+    carry: list[Any] = []
     partials = [v.aval for v in loop.body.outvars]
     for output in loop.outputs:
         avals, partials = partials[: output.parts], partials[output.parts :]
         if isinstance(output, Stack):
             carry.append(jnp.zeros(output.aval.shape, output.aval.dtype))
-            continue
-        combiner = COMBINERS.get(output.combiner)
-        for aval in avals:
-            kept = jax.eval_shape(combiner.prepare, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
-            make = combiner.identity or (lambda a: jnp.zeros(a.shape, a.dtype))
-            carry.append(make(kept))
+        elif isinstance(output, Carry):
+            carry += [_strong(x) for x in output.carried.start(output.context, *(operands[k] for k in output.start))]
+            carry += [jnp.zeros(a.shape, a.dtype) for a in output.avals[len(output.unplaced) :]]
+        else:
+            combiner = COMBINERS.get(output.combiner)
+            for aval in avals:
+                kept = jax.eval_shape(combiner.prepare, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+                make = combiner.identity or full(0)
+                carry.append(make(kept))
     return carry
 
 
-def _put(loop: Loop, carry: Sequence[Any], partials: Sequence[Any], offset: Any, first: Any) -> list[Any]:
-    """Write one chunk's partial results into the carry."""
+def _strong(array: Any) -> Any:
+    """The same array, not weakly typed: the first state must have the type of all others."""
+    return array if _compat.is_extended(array.dtype) else lax.convert_element_type(array, array.dtype)
+
+
+def _put(loop: Loop, carry: Sequence[Any], partials: Sequence[Any], offset: Any, trip: Any, first: Any) -> list[Any]:
+    """Put one chunk's partial results into the carry; `first`: whether it is the loop's first, where that matters."""
     new: list[Any] = []
-    for output in loop.outputs:
-        state, carry = carry[: output.parts], carry[output.parts :]
+    for output, state in zip(loop.outputs, _by_output(loop, carry), strict=True):
         parts, partials = partials[: output.parts], partials[output.parts :]
         if isinstance(output, Stack):
             part = lax.convert_element_type(parts[0], state[0].dtype)
             start = lax.mul(offset, jnp.int32(output.placement.block))
             new.append(lax.dynamic_update_slice_in_dim(state[0], part, start, output.placement.axis))
-            continue
-        combiner = COMBINERS.get(output.combiner)
-        parts = [combiner.prepare(p) for p in parts]
-        merged = combiner.merge(output.context, state, parts)
-        if combiner.identity is None and first is not None:
-            merged = [lax.select(lax.broadcast(first, m.shape), p, m) for p, m in zip(parts, merged, strict=True)]
-        new += [lax.convert_element_type(m, s.dtype) for m, s in zip(merged, state, strict=True)]
+        elif isinstance(output, Carry):
+            new += [_strong(x) for x in parts]
+            before, stacks = state[: output.parts], state[output.parts :]
+            new += [lax.dynamic_update_index_in_dim(a, s, trip, 0) for a, s in zip(stacks, before, strict=False)]
+        else:
+            new += _merged(loop, output, state, parts, first)
     return new
+
+
+def _merged(loop: Loop, output: Combine, state: Sequence[Any], parts: Sequence[Any], first: Any) -> list[Any]:
+    """The state of a combined output after one more chunk; the part with the lower indices comes first."""
+    combiner = COMBINERS.get(output.combiner)
+    parts = [combiner.prepare(p) for p in parts]
+    both = (parts, state) if loop.reverse else (state, parts)
+    merged = combiner.merge(output.context, *both)
+    if combiner.identity is None and first is not False:
+        merged = [lax.select(jnp.broadcast_to(first, m.shape), p, m) for p, m in zip(parts, merged, strict=True)]
+    return [lax.convert_element_type(m, s.dtype) for m, s in zip(merged, state, strict=True)]

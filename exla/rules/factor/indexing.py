@@ -2,7 +2,8 @@
 
 A gather with `indices` of shape (batch…, depth) makes one window per batch index. Cutting a batch axis needs the
 operand whole; cutting a window axis needs the indices whole. A scatter's updates and operand are cut along window
-axes together; its indexed axes are whole, because any update may land anywhere.
+axes together; its indexed axes are whole, because any update may land anywhere. Its updates themselves are a carried
+factor: a chunk of them is written into what the chunks before it left, in the order of the whole scatter.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, tokens
+from exla.ir.factors import FACTOR_RULES, Carried, Chunk, EquationContext, FactorRule, tokens
+from exla.ir.primitives import SCATTERS
 
 
 def _replay_gather(chunk: Chunk, operand: Any, indices: Any) -> Sequence[Any]:
@@ -48,9 +50,18 @@ def gather(context: EquationContext) -> FactorRule:
     )
 
 
-@FACTOR_RULES.register("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
+def _write(chunk: Chunk, state: list[Any], _: Any, indices: Any, updates: Any) -> tuple[list[Any], list[Any]]:
+    return [], chunk.bind(*state, indices, updates)
+
+
+_INTO_OPERAND = Carried(
+    start=lambda context, operand: [operand], step=_write, finish=lambda context, state: state, into=(0,)
+)
+
+
+@FACTOR_RULES.register(*SCATTERS)
 def scatter(context: EquationContext) -> FactorRule:
-    """`_ w1, b0 _, b0' w1 -> _ w1`, batching axes shared by all."""
+    """`_ w1, u0 _, u0 w1 -> _ w1` with u0 carried, batching axes shared by all."""
     if len(context.operands) != 3:
         whole = ", ".join(tokens([None] * len(v.shape)) for v in context.operands)
         right = ", ".join(tokens([None] * len(v.shape)) for v in context.results)
@@ -61,6 +72,8 @@ def scatter(context: EquationContext) -> FactorRule:
     index: list[str | None] = [None] * len(indices.shape)
     update: list[str | None] = [None] * len(updates.shape)
     batch = [axis for axis in range(len(updates.shape)) if axis not in numbers.update_window_dims]
+    for k, axis in enumerate(batch):
+        index[k] = update[axis] = f"u{k}"
     for axis, k in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
         left[axis] = index[k] = update[batch[k]] = f"b{k}"
     gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
@@ -71,5 +84,6 @@ def scatter(context: EquationContext) -> FactorRule:
             left[axis] = update[place] = f"w{axis}"
     return FactorRule(
         equation=f"{tokens(left)}, {tokens(index)}, {tokens(update)} -> {tokens(left)}",
+        carried={name: _INTO_OPERAND for name in index if name is not None and name[0] == "u"},
         whole="scatter writes anywhere along the axis",
     )

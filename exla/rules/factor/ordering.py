@@ -1,4 +1,6 @@
-"""Sorting, selecting and cumulating: the axis that is ordered stays whole, all others are factors.
+"""Sorting, selecting and cumulating: the axis that is sorted stays whole, all others are factors.
+
+A cumulative operation carries what has come out so far from chunk to chunk.
 
 `top_k` is the exception: the k best of the whole axis are the k best of each chunk's k best, and with stable
 merging the indices are those of `lax.top_k`. Its partial state is the pair (values, indices in the whole axis).
@@ -6,23 +8,65 @@ merging the indices are those of `lax.top_k`. Its partial state is the pair (val
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
-from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, axis_names, tokens
+from exla import _compat
+from exla.ir.factors import FACTOR_RULES, Carried, Chunk, EquationContext, FactorRule, axis_names, tokens
+from exla.ir.identities import full, highest, lowest
 
 
 def _all_but(rank: int, axis: int) -> str:
     return tokens([None if k == axis % rank else n for k, n in enumerate(axis_names(rank))])
 
 
-@FACTOR_RULES.register("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+CUMULATIVE: dict[str, Callable[[Any, Any], Any]] = {
+    "cumsum": lax.add,
+    "cumprod": lax.mul,
+    "cummax": lax.max,
+    "cummin": lax.min,
+    "cumlogsumexp": jnp.logaddexp,
+}
+"""Primitive -> the operation that it accumulates with."""
+
+IDENTITIES = {
+    "cumsum": full(0),
+    "cumprod": full(1),
+    "cummax": lowest,
+    "cummin": highest,
+    "cumlogsumexp": lowest,
+}
+
+ORDER_FREE = ("cummax", "cummin")
+"""Those that give the same bits in whatever groups they accumulate."""
+
+
+@FACTOR_RULES.register(*CUMULATIVE)
 def cumulative(context: EquationContext) -> FactorRule:
-    """`_ a1 -> _ a1`."""
-    names = _all_but(len(context.results[0].shape), context.params["axis"])
-    return FactorRule(equation=f"{names} -> {names}", whole="a cumulative operation runs along the axis")
+    """`a0 a1 -> a0 a1` with what has come out so far carried along a0."""
+    operand = context.operands[0]
+    rank = len(operand.shape)
+    names = axis_names(rank)
+    axis, reverse = context.params["axis"] % rank, context.params["reverse"]
+    accumulate = CUMULATIVE[context.primitive]
+
+    def step(chunk: Chunk, state: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
+        (local,) = chunk.bind(values)
+        done = accumulate(state[0], local)
+        last = 0 if reverse else chunk.size - 1
+        return [done], [lax.slice_in_dim(done, last, last + 1, axis=axis)]
+
+    def start(context: EquationContext) -> list[Any]:
+        shape = tuple(1 if k == axis else n for k, n in enumerate(context.operands[0].shape))
+        return [IDENTITIES[context.primitive](_compat.shaped_array(shape, operand.dtype))]
+
+    return FactorRule(
+        equation=f"{tokens(names)} -> {tokens(names)}",
+        carried={names[axis]: Carried(start=start, step=step, reverse=reverse, exact=context.primitive in ORDER_FREE)},
+    )
 
 
 @FACTOR_RULES.register("sort")

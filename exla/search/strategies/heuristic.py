@@ -19,7 +19,7 @@ from exla.ir.memory import Peak, project
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Split
 from exla.passes.split.chunks import sizes
-from exla.passes.split.decide import Seed, apply_seed, enumerate_splits
+from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths
 from exla.search.cost import Rates, predict_s
 from exla.strict import tolerate
 
@@ -48,6 +48,7 @@ def propose(
     rates: Rates,
     most_chunk_bytes: int | None = None,
     most_value_bytes: int | None = None,
+    exact: bool = False,
 ) -> list[Proposal]:
     """Propose split programs whose projected peak is within a goal.
 
@@ -57,6 +58,7 @@ def propose(
       rates: the machine, for predicted time.
       most_chunk_bytes: the paper's tensor_split_size: working set that no chunk may exceed, or None.
       most_value_bytes: the paper's tensor_size_threshold: values above it are split although they fit, or None.
+      exact: whether what is cut must keep every bit, wherever the chunks begin.
 
     Returns:
       Proposals, best first: those within the goal by predicted time, then the smallest peaks found. Empty where
@@ -65,7 +67,9 @@ def propose(
     start = Proposal(program=program, splits=(), seeds=(), peak=project(program), seconds=math.inf)
     beam, failed = [start], []
     for _ in range(MOST_SPLITS):
-        grown = [p for parent in beam for p in _expand(parent, goal_bytes, rates, most_chunk_bytes, most_value_bytes)]
+        grown = [
+            p for parent in beam for p in _expand(parent, goal_bytes, rates, most_chunk_bytes, most_value_bytes, exact)
+        ]
         finished = sorted((p for p in grown if _is_within(p.peak, goal_bytes, most_value_bytes)), key=_speed)
         if finished:
             return finished
@@ -88,7 +92,7 @@ def _speed(proposal: Proposal) -> tuple[float, int, int]:
 
 
 def _expand(
-    parent: Proposal, goal: int, rates: Rates, most_chunk_bytes: int | None, most_value_bytes: int | None
+    parent: Proposal, goal: int, rates: Rates, most_chunk_bytes: int | None, most_value_bytes: int | None, exact: bool
 ) -> Iterator[Proposal]:
     """Split a proposal's program once more, in the few ways that promise most."""
     unfused = project(parent.program, fused=False)
@@ -99,7 +103,7 @@ def _expand(
     held = unfused.held if not parent.splits else (*parent.peak.held, *unfused.held)
     limit = unfused.bytes if not parent.splits else parent.peak.bytes
     probed = []
-    for seed in enumerate_splits(parent.program, held, small):
+    for seed in enumerate_splits(parent.program, held, growths(small, exact)):
         region = seed.region
         first = max(region.least_chunk, min(PROBE, region.size // 2))
         if first >= region.size:
@@ -111,7 +115,7 @@ def _expand(
             at_second = _apply(parent, seed, second, rates) if second > first else at_first
         if at_first is None or at_second is None:
             continue
-        if at_first.peak.bytes > limit or (at_first.peak.bytes == limit and not seed.decision.again):
+        if at_first.peak.bytes > limit or (at_first.peak.bytes == limit and not seed.decision.growth.again):
             continue
         probed.append((seed, first, at_first, second, at_second))
     probed.sort(key=lambda p: (p[2].peak.bytes > goal, min(p[2].seconds, p[4].seconds)))

@@ -1,0 +1,126 @@
+"""Factors that are run through in order: cumulative operations, scans and their gradients, scatters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import exla
+from exla.passes.decisions import Split
+
+KIB = 1024
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def below(count, *shape, seed=0):
+    return np.random.default_rng(seed).integers(0, count, shape)
+
+
+def running_maximum(x, y):
+    return jnp.sum(lax.cummax(jnp.sin(x[:, None] * y), axis=0) * y, axis=0)
+
+
+def running_sum_of_a_softmax(x, y):
+    weights = jax.nn.softmax(x[:, None] * y, axis=0)
+    return jnp.max(jnp.cumsum(weights, axis=0) - lax.cumsum(weights, axis=0, reverse=True), axis=1)
+
+
+def messages(x, senders, receivers):
+    sent = jnp.tanh(x[senders] * x[receivers])
+    return jax.ops.segment_sum(sent, receivers, num_segments=x.shape[0])
+
+
+def extremes(x, senders, receivers):
+    sent = jnp.sin(x[senders] + x[receivers])
+    return (
+        jax.ops.segment_max(sent, receivers, num_segments=x.shape[0]),
+        jnp.full(x.shape, 3.0, x.dtype).at[receivers].min(sent),
+    )
+
+
+def histogram(x, y):
+    return jnp.zeros(50, jnp.int32).at[(jnp.abs(jnp.sin(x[:, None] * y)) * 49).astype(int)].add(1)
+
+
+def recurrent_loss(weights, inputs, rows):
+    def step(hidden, row):
+        hidden = jnp.tanh(hidden @ weights + row @ inputs)
+        return hidden, hidden
+
+    _, states = lax.scan(step, jnp.zeros((rows.shape[1], weights.shape[0]), rows.dtype), rows)
+    return jnp.mean(states**2)
+
+
+def filtered(x, y):
+    def step(level, row):
+        level = level * 0.9 + row
+        return level, jnp.sin(level[:, None] * y)
+
+    return jnp.sum(lax.scan(step, jnp.zeros(x.shape[1], x.dtype), x)[1], axis=0)
+
+
+def smoothed(x):
+    """Forwards, then backwards over what came out, as a Kalman smoother goes."""
+    forth = lax.scan(lambda c, a: (c * 0.9 + a, c * jnp.cos(a)), jnp.zeros(x.shape[1:], x.dtype), x)[1]
+    back = lax.scan(lambda c, a: (c * 0.8 + a, c + jnp.sin(a)), jnp.zeros(x.shape[1:], x.dtype), forth, reverse=True)[1]
+    return jnp.sum(back**2, axis=0)
+
+
+EDGES = (normal(300, 16), below(300, 20_000), below(300, 20_000, seed=1))
+CASES = {
+    "running_maximum": (running_maximum, (normal(3000), normal(100, seed=1))),
+    "running_sum_of_a_softmax": (running_sum_of_a_softmax, (normal(3001), normal(100, seed=1))),
+    "messages": (messages, EDGES),
+    "gradient_of_messages": (jax.grad(lambda x, s, r: jnp.sum(messages(x, s, r) ** 2)), EDGES),
+    "extremes": (extremes, EDGES),
+    "histogram": (histogram, (normal(3000), normal(100, seed=1))),
+    "gradient_of_a_recurrent_loss": (
+        jax.grad(recurrent_loss, argnums=(0, 1)),
+        (0.1 * normal(32, 32), normal(4, 32, seed=1), normal(1003, 8, 4, seed=2)),
+    ),
+    "filtered": (filtered, (normal(1000, 20), normal(40, seed=1))),
+    "smoothed": (smoothed, (normal(9000, 20),)),
+}
+EXACT = ("messages", "extremes", "histogram")
+"""Those whose chunks go on in the order of the whole, in the operations of the whole: equal bit for bit."""
+
+
+def temporaries(fn, arguments):
+    stats = jax.jit(fn).lower(*arguments).compile().memory_analysis()
+    return stats.temp_size_in_bytes, stats.argument_size_in_bytes + stats.output_size_in_bytes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_tenth_of_the_temporaries_is_enough(name):
+    fn, arguments = CASES[name]
+    arguments = tuple(map(jnp.asarray, arguments))
+    whole, fixed = temporaries(fn, arguments)
+    f = exla.jit(fn, memory_limit=fixed + max(whole // 10, 64 * KIB))
+    plan = f.plan(*arguments)
+    assert any(isinstance(d, Split) for d in plan.decisions)
+    got, plain = f(*arguments), jax.jit(fn)(*arguments)
+    if name in EXACT:
+        jax.tree.map(np.testing.assert_array_equal, got, plain)
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    try:
+        wide = tuple(x.astype(np.float64) if x.dtype == np.float32 else x for x in map(np.asarray, arguments))
+        want = fn(*wide) if name != "histogram" else plain
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4 * np.max(np.abs(b)))
+
+
+def test_the_backward_pass_restarts_the_forward_pass_from_saved_states():
+    fn, arguments = CASES["gradient_of_a_recurrent_loss"]
+    whole, fixed = temporaries(fn, arguments)
+    plan = exla.jit(fn, memory_limit=fixed + whole // 10).plan(*arguments)
+    loops = [e.params["loop"] for e in plan.program.eqns if e.primitive.name == "exla_split"]
+    assert [loop.reverse for loop in loops] == [False, True]
+    assert loops[0].carries[0].saved == loops[0].trips + (loops[0].tail is not None)
+    assert sum(e.primitive.name == "scan" for e in loops[1].body.eqns) == 2
