@@ -8,13 +8,15 @@ making primitives.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core, source_info_util
+from jax._src import config, core, source_info_util, tree_util
+from jax._src.interpreters import pxla
+from jax._src.lib import _jax
 from jax.extend import core as jex_core
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import ad, batching, mlir
@@ -180,6 +182,68 @@ def set_rules(
 
 is_top_level: Callable[[], bool] = core.trace_state_clean
 """Whether no transformation is under way in this thread; asked on every call, so it is JAX's function itself."""
+
+
+def dispatcher(
+    fn: Callable[..., Any], miss: Callable[..., tuple], static_argnums: Iterable[int], static_argnames: Iterable[str]
+) -> Any:
+    """A callable with the call cache of `jax.jit`, in front of a function of exla's.
+
+    Looking up a signature (shapes, types, placement, static arguments, the trace under way, every configuration that
+    tracing depends on) and starting what is entered for it happens in jaxlib, as for `jax.jit`.
+
+    Args:
+      fn: what runs under `jax.disable_jit()`; no two dispatchers may share it.
+      miss: called where nothing is entered. It runs the call and returns (results, what to enter or None, False).
+      static_argnums: positions of static arguments, none of them negative.
+      static_argnames: their names.
+    """
+    return _jax.pjit(
+        getattr(fn, "__name__", "function"),
+        fn,
+        miss,
+        sorted(static_argnums),
+        sorted(static_argnames),
+        pxla.JitGlobalCppCacheKeys(),
+        tree_util.dispatch_registry,
+        pxla.cc_shard_arg,
+    )
+
+
+def forget_calls(dispatch: Any) -> None:
+    """Empty a dispatcher's cache."""
+    dispatch._clear_cache()
+
+
+def call_and_enter(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> tuple:
+    """Call a `jax.jit` function; returns what a `miss` does."""
+    return jitted._cache_miss(*args, **kwargs)
+
+
+def flat_call(compiled: Any) -> Callable[..., tuple] | None:
+    """A compiled function of flat arrays that returns what a `miss` does; None where a call cannot be entered."""
+    call = compiled._executable.create_cpp_call(compiled._params)
+    return None if call is None else call._cache_miss
+
+
+def entry(data: Any, consts: Sequence[Any], results: Sequence[Any], out_tree: Any) -> Any:
+    """What to enter for a call of a user's function that runs a compiled function of flat arrays.
+
+    Args:
+      data: what `flat_call` would enter for (*consts, *arguments); may be None.
+      consts: arrays that the user does not pass.
+      results: the flat results of one call.
+      out_tree: the tree of the user's results.
+    """
+    if data is None or any(is_extended(c.dtype) for c in consts):
+        return None
+    _, tree = pxla.reflatten_outputs_for_dispatch(out_tree, results)
+    return data._replace(out_pytree_def=tree, const_args=[*data.const_args, *consts])
+
+
+def trace_context() -> Any:
+    """Every part of JAX's configuration that tracing depends on, hashable."""
+    return config.trace_context()
 
 
 def as_function(closed: Any) -> Callable[..., list[Any]]:

@@ -6,9 +6,11 @@
     print(f.explain(x)) # what was split, what was left alone, and why
 
 The first call with a new signature traces the function once, with jax.jit's own tracing, and lets the driver
-choose; later calls dispatch to what was chosen. A program that obeys the cap as it is runs through the very
+choose. What was chosen is entered into a call cache like that of jax.jit (`_compat.dispatcher`), so that later calls
+are as fast as jax.jit's, whether split or not. Only planned calls are entered: whatever differs from them in a way
+that jax.jit's cache can tell apart comes back here. A program that obeys the cap as it is runs through the very
 `jax.jit` function that would have run it without exla. There is one such function for each signature, and it refuses
-to trace any other (`_Unplanned`): while there is only one, a call goes straight to it, at jax.jit's own speed.
+to trace any other (`_Unplanned`).
 
 Under a transformation (`jax.grad`, `jax.vmap`, an outer `jax.jit`) the call is one primitive that carries the original
 program (`exla.call`).
@@ -17,6 +19,7 @@ program (`exla.call`).
 from __future__ import annotations
 
 import contextvars
+import difflib
 import functools
 import inspect
 import threading
@@ -30,18 +33,18 @@ from exla.call import Wishes, bind, read
 from exla.errors import ExlaError
 from exla.ir.program import Program, as_struct
 from exla.options import Options
+from exla.placement import Placed, Placement, committed, placement, whole
 from exla.report.plan import Plan, explain_text, make_plan
 from exla.search.driver import Call, Choice, decide
+from exla.strict import tolerate
 from exla.targets.base import TARGETS
-
-_is_top_level = _compat.is_top_level
 
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("exla_tracing", default=False)
 """Whether a function is being traced in order to be planned."""
 
 
 class _Unplanned(Exception):
-    """Raised where jax.jit traces a signature that has no plan yet; never seen by a user."""
+    """Raised where jax.jit traces a signature outside of planning: a bug in exla."""
 
 
 class JitFunction:
@@ -49,6 +52,9 @@ class JitFunction:
 
     Calls take and return what the wrapped function does. Instances are descriptors, so that methods work.
     """
+
+    __slots__ = ("__call__", "__dict__", "__weakref__")  # a call goes to jaxlib without a Python function in between
+    __call__: Callable[..., Any]
 
     def __init__(self, fn: Callable[..., Any], options: Options, jit_arguments: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn)
@@ -64,26 +70,25 @@ class JitFunction:
         )
         self._planned: dict[Any, _Planned] = {}
         self._traced: dict[Any, Any] = {}
-        self._only: Callable[..., Any] | None = None
         self._lock = threading.RLock()
+        self.__call__ = self._dispatcher()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not _is_top_level():
-            return self._inside_a_trace(args, kwargs)
-        only = self._only
-        if only is not None:
-            try:
-                return only(*args, **kwargs)
-            except _Unplanned:
-                pass
+    def _dispatcher(self) -> Callable[..., Any]:
+        with tolerate("making a call cache"):
+            return _compat.dispatcher(_guarded(self._fn), self._miss, *self._static)
+        return lambda *args, **kwargs: self._miss(*args, **kwargs)[0]
+
+    def _miss(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
+        """Run a call that is not in the cache; returns (results, what to enter, whether to forget the entry)."""
+        if not _compat.is_top_level():
+            return self._inside_a_trace(args, kwargs), None, False
         if jax.config.jax_disable_jit:
-            return self._fn(*args, **kwargs)
-        leaves, key = self._signature(args, kwargs)
-        planned = self._planned.get(key) or self._plan(key, args, kwargs)
+            return self._fn(*args, **kwargs), None, False
+        leaves, planned = self._find(args, kwargs)
         return planned.call(leaves, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else BoundMethod(self, instance)
 
     def __repr__(self) -> str:
         return f"exla.jit({getattr(self._fn, '__qualname__', self._fn)!s}, {self._options})"
@@ -101,8 +106,7 @@ class JitFunction:
         Raises:
           MemoryLimitError: if no candidate obeys the limit.
         """
-        _, key = self._signature(args, kwargs)
-        planned = self._planned.get(key) or self._plan(key, args, kwargs)
+        _, planned = self._find(args, kwargs)
         return make_plan(planned.program, planned.choice)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
@@ -115,8 +119,7 @@ class JitFunction:
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Plan, and return jax's `Lowered` of what was chosen; `compile` makes it a function of the same arguments."""
-        _, key = self._signature(args, kwargs)
-        return Lowered(self._planned.get(key) or self._plan(key, args, kwargs), self, args, kwargs)
+        return Lowered(self._find(args, kwargs)[1], self, args, kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results."""
@@ -125,12 +128,22 @@ class JitFunction:
     def clear_cache(self) -> None:
         """Forget all plans and compiled programs."""
         with self._lock:
-            self._only = None
             self._planned.clear()
             self._traced.clear()
             self._plain.clear_cache()
+            self.__call__ = self._dispatcher()
 
-    def _plan(self, key: Any, args: tuple, kwargs: dict[str, Any]) -> _Planned:
+    def _find(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], _Planned]:
+        """Flat dynamic arguments and the plan of their signature, which is made where there is none."""
+        try:
+            leaves, key = self._signature(args, kwargs)
+            planned = self._planned.get(key)
+        except (TypeError, ValueError):
+            self._plain.eval_shape(*args, **kwargs)  # what jax.jit does not take, it has the better message for
+            raise
+        return leaves, planned or self._plan(key, leaves, args, kwargs)
+
+    def _plan(self, key: Any, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> _Planned:
         with self._lock:
             if key in self._planned:
                 return self._planned[key]
@@ -140,31 +153,31 @@ class JitFunction:
                 traced = jitted.trace(*args, **kwargs)
             finally:
                 _tracing.reset(token)
-            program = read(traced.jaxpr)
             infos = jax.tree.leaves(traced.args_info)
             call = Call(
-                program=program,
+                program=read(traced.jaxpr),
                 compile_plain=lambda: traced.lower().compile(),
                 donated=tuple(k for k, info in enumerate(infos) if info.donated),
                 compiler_options=self._jit_arguments.get("compiler_options") or {},
             )
-            choice = decide(call, TARGETS.get(self._options.target or "cpu"), self._options)
-            if not choice.untouched and _shardings(self._jit_arguments):
-                raise ExlaError(
-                    "this program needs splitting, and in_shardings/out_shardings are not supported for split "
-                    "programs yet; raise memory_limit or drop the shardings"
-                )
-            tree = jax.tree.structure(traced.out_info)
+            out_tree = jax.tree.structure(traced.out_info)
+            place = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
+            choice = self._choose(call, place)
             planned = _Planned(
-                program=program,
+                program=call.program,
                 choice=choice,
                 jitted=jitted if choice.untouched else None,
-                out_tree=tree,
-                count=len(infos),
+                out_tree=out_tree,
+                place=place,
             )
             self._planned[key] = planned
-            self._only = planned.jitted if len(self._planned) == 1 else None
             return planned
+
+    def _choose(self, call: Call, place: Placement) -> Choice:
+        target = TARGETS.get(self._options.target or "cpu")
+        if place.whole_because is not None:
+            return whole(call, target, self._options, place)
+        return decide(call, Placed(target, place) if place.devices else target, self._options)
 
     def _inside_a_trace(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The call under a transformation; without a limit of its own it is jax.jit's."""
@@ -215,8 +228,32 @@ class JitFunction:
             tuple((k, kwargs[k]) for k in sorted(names) if k in kwargs),
         )
         avals = tuple(_leaf_key(x) for x in leaves)
-        key = (tree, avals, static, jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)
-        return leaves, key
+        return leaves, (tree, avals, static, _compat.trace_context())
+
+
+class BoundMethod(functools.partial):  # a partial: the call needs no Python function
+    """A method that `exla.jit` wraps, of one instance; what a `JitFunction` offers takes the other arguments."""
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        return self._ask("plan", args, kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        return self._ask("explain", args, kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        return self._ask("trace", args, kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        return self._ask("lower", args, kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        return self._ask("eval_shape", args, kwargs)
+
+    def _ask(self, what: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return getattr(self.func, what)(*self.args, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.func, name)
 
 
 class _Planned:
@@ -226,29 +263,53 @@ class _Planned:
       program: the canonical program before any decision.
       choice: what the driver chose.
       jitted: the jax.jit function of this signature alone, where the program is used untouched.
+      out_tree: the tree of the results.
+      place: where it runs.
+      consts: what a split program takes before the arguments.
     """
 
-    def __init__(self, *, program: Program, choice: Choice, jitted: Any, out_tree: Any, count: int) -> None:
+    def __init__(self, *, program: Program, choice: Choice, jitted: Any, out_tree: Any, place: Placement) -> None:
         self.program = program
         self.choice = choice
         self.jitted = jitted
         self.out_tree = out_tree
-        self._count = count
+        self.place = place
+        self.consts: tuple[Any, ...] = ()
+        self._count = len(place.arguments)
+        self._flat_call = None
+        if jitted is None:
+            wanted = choice.compiled.input_shardings[0]
+            self.consts = tuple(jax.device_put(c, s) for c, s in zip(choice.program.consts, wanted, strict=False))
+            with tolerate("reading a compiled program"):
+                self._flat_call = _compat.flat_call(choice.compiled)
 
-    def call(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    def call(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
+        """Run the call; returns what `JitFunction._miss` does."""
         if self.jitted is None:
-            return self.run(leaves)
-        token = _tracing.set(True)  # arguments that differ in what a plan does not depend on may trace again
+            return self._call_split(leaves)
+        token = _tracing.set(True)  # jax.clear_caches() makes it trace again
         try:
-            return self.jitted(*args, **kwargs)
+            return _compat.call_and_enter(self.jitted, args, kwargs)
         finally:
             _tracing.reset(token)
 
+    def _call_split(self, leaves: Sequence[Any]) -> tuple[Any, Any, bool]:
+        if self._flat_call is None:
+            return self.run(leaves), None, False
+        flat, data, _ = self._flat_call(*self.consts, *self._checked(leaves))
+        enter = None
+        with tolerate("entering a call into the cache"):
+            enter = _compat.entry(data, self.consts, flat, self.out_tree)
+        return jax.tree.unflatten(self.out_tree, flat), enter, False
+
     def run(self, leaves: Sequence[Any]) -> Any:
+        """Results of the split program."""
+        return jax.tree.unflatten(self.out_tree, self.choice.compiled(*self.consts, *self._checked(leaves)))
+
+    def _checked(self, leaves: Sequence[Any]) -> Sequence[Any]:
         if len(leaves) != self._count:
             raise ExlaError(f"the call has {len(leaves)} array arguments, its trace had {self._count}")
-        flat = self.choice.compiled(*self.choice.program.consts, *leaves)
-        return jax.tree.unflatten(self.out_tree, flat)
+        return self.place.brought(leaves)
 
 
 class Lowered:
@@ -311,17 +372,20 @@ def jit(
       tensor_size_threshold: split values above this although they fit (the paper's knob).
       tensor_split_size: working set that no chunk may exceed (the paper's other knob).
       records: use of the tuning records, "append", "read" or "off".
-      **jit_arguments: every other argument of jax.jit, with its meaning.
+      **jit_arguments: every other argument of jax.jit, with its meaning. Where a call runs on several devices, the
+        limit is that of each, and a program that would need splitting is an ExlaError.
 
     Returns:
       A function that takes and returns what `fn` does. It raises MemoryLimitError before anything runs where no
       candidate obeys the cap.
 
     Raises:
-      OptionError: for an unknown option, value or unit.
+      OptionError: for an unknown value or unit.
+      TypeError: for an unknown option; the message lists exla's and jax.jit's.
 
     Source: Artemev et al., Memory Safe Computations with XLA Compiler, NeurIPS 2022.
     """
+    _check_names(jit_arguments)
     options = Options.resolve(
         memory_limit=memory_limit,
         search=search,
@@ -334,6 +398,20 @@ def jit(
     if fn is None:
         return lambda f: JitFunction(f, options, jit_arguments)
     return JitFunction(fn, options, jit_arguments)
+
+
+def _check_names(jit_arguments: dict[str, Any]) -> None:
+    """Refuse an argument that neither exla.jit nor jax.jit has."""
+    own = [p.name for p in inspect.signature(jit).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    of_jax = [p.name for p in inspect.signature(jax.jit).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in jit_arguments:
+        if name not in of_jax:
+            near = difflib.get_close_matches(name, [*own, *of_jax], n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise TypeError(
+                f"exla.jit() got an unexpected keyword argument {name!r}{hint}; its own are {', '.join(own)}; "
+                f"those of jax.jit are {', '.join(of_jax)}"
+            )
 
 
 def _guarded(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -349,18 +427,8 @@ def _guarded(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaf_key(x: Any) -> Any:
-    """What of an argument a plan depends on: shape, dtype, weak type, placement of committed arrays."""
-    if isinstance(x, jax.core.Tracer):
-        return x.aval
-    if isinstance(x, jax.Array):
-        return (x.aval, x.sharding if x.committed else None)
-    if isinstance(x, (bool, int, float, complex)):
-        return type(x)
-    return (getattr(x, "shape", None), getattr(x, "dtype", None), getattr(x, "weak_type", False), type(x).__name__)
-
-
-def _shardings(jit_arguments: dict[str, Any]) -> bool:
-    return any(jit_arguments.get(k) is not None for k in ("in_shardings", "out_shardings"))
+    """What of an argument a plan depends on: shape, dtype, weak type, placement where it is committed."""
+    return _compat.typeof(x), committed(x)
 
 
 def _static_parameters(fn: Callable[..., Any], jit_arguments: dict[str, Any]) -> tuple[tuple[int, ...], frozenset[str]]:

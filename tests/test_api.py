@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import exla
+from benchmarks import isolate
 from benchmarks.untouched import comparable
+from exla import _compat
 from exla.search.records import RecordStore
 
 
@@ -61,6 +63,66 @@ def test_planning_compiles_what_fits_only_once(caplog):
     assert len(compiled) == 1
 
 
+def test_each_untouched_signature_is_traced_and_compiled_once(caplog):
+    traced = []
+
+    def counted(x):
+        traced.append(x.shape)
+        return x * 2
+
+    f = exla.jit(counted, memory_limit="1GiB")
+    shapes = [(3,), (4,), (5, 2)]
+    with jax.log_compiles():
+        for _ in range(3):
+            for shape in shapes:
+                f.plan(jax.ShapeDtypeStruct(shape, jnp.float32))
+                np.testing.assert_array_equal(f(np.ones(shape, np.float32)), np.full(shape, 2))
+                np.testing.assert_array_equal(f(jnp.ones(shape)), np.full(shape, 2))
+    assert traced == shapes
+    compiled = [r for r in caplog.records if "XLA compilation of jit(counted)" in r.getMessage()]
+    assert len(compiled) == len(shapes)
+
+
+@pytest.mark.parametrize("limit", ["1GiB", SMALL])
+def test_a_cached_call_runs_no_python_of_exlas(limit, monkeypatch):
+    f, args = exla.jit(kernel_product, memory_limit=limit), points()
+    first = f(*args)
+    monkeypatch.setattr(exla.JitFunction, "_find", None)
+    np.testing.assert_array_equal(f(*args), first)
+
+
+def test_without_a_call_cache_calls_are_right_too(monkeypatch):
+    monkeypatch.setenv("EXLA_STRICT", "0")
+    monkeypatch.setattr(_compat, "dispatcher", None)
+    with pytest.warns(exla.ExlaWarning, match="call cache"):
+        f = exla.jit(kernel_product, memory_limit=SMALL)
+    for args in (points(), points(n=2), points()):
+        np.testing.assert_allclose(f(*args), expected(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_disable_jit_runs_the_function_itself():
+    seen = []
+    f = exla.jit(lambda x: seen.append(x) or x + 1, memory_limit=SMALL)
+    with jax.disable_jit():
+        assert f(jnp.ones(())) == 2 and not isinstance(seen[0], jax.core.Tracer)
+    assert f(jnp.ones(())) == 2 and isinstance(seen[1], jax.core.Tracer)
+
+
+def test_constants_of_every_kind_go_through_a_split_program():
+    x, y, v = points()
+    key = jax.random.key(3)
+    for constant in (y, np.asarray(y), jax.device_put(y, jax.devices()[0])):
+        f = exla.jit(lambda x, v, y=constant: kernel_product(x, jax.numpy.asarray(y), v), memory_limit=SMALL)
+        closed = exla.jit(
+            lambda x, v, y=constant: kernel_product(x, y, v + jax.random.uniform(key)), memory_limit=SMALL
+        )
+        for _ in range(2):
+            np.testing.assert_allclose(f(x, v), expected(x, y, v), rtol=1e-5, atol=1e-5)
+            shifted = v + jax.random.uniform(key)
+            np.testing.assert_allclose(closed(x, v), expected(x, y, shifted), rtol=1e-5, atol=1e-5)
+        assert not f.plan(x, v).untouched and not closed.plan(x, v).untouched
+
+
 @pytest.mark.parametrize("limit", [1, 1000, 11_000])
 def test_a_program_that_cannot_fit_is_refused_before_it_runs(limit):
     ran = []
@@ -99,6 +161,71 @@ def test_the_smallest_limit_that_is_named_is_enough():
     assert f.plan(*args).compiled_bytes <= enough
 
 
+@pytest.mark.parametrize("search", ["heuristic", "off"])
+def test_a_refused_signature_stays_refused_beside_an_untouched_one(search):
+    f = exla.jit(kernel_product, memory_limit=11_000, search=search)
+    fits = points(n=2, m=20)
+    for clear in (lambda: None, jax.clear_caches, f.clear_cache):
+        np.testing.assert_allclose(f(*fits), expected(*fits), rtol=1e-5, atol=1e-5)
+        clear()
+        for args in (points(), [np.asarray(a) for a in points()], jax.device_put(points(), jax.devices()[0])):
+            with pytest.raises(exla.MemoryLimitError):
+                f(*args)
+        with jax.default_matmul_precision("highest"), pytest.raises(exla.MemoryLimitError):
+            f(*points())
+
+
+def every_way_to_call():
+    """Calls of functions of which one signature is split and another is not; called in a process of its own."""
+    big, small = points(n=16_000, m=8_000), points(n=2)
+    options = {"memory_limit": "64MiB"}
+    f = exla.jit(kernel_product, **options)
+    scaled = exla.jit(lambda x, y, v, s: kernel_product(x, y, v) * s, static_argnums=3, **options)
+    weak = exla.jit(lambda x, y, v, s: kernel_product(x, y, v) * s, **options)
+    donating = exla.jit(lambda x, y, v: (kernel_product(x, y, v), x + 1), donate_argnums=0, **options)
+    tree = exla.jit(lambda t: {"out": kernel_product(t["x"], *t["rest"])}, **options)
+
+    def calls():
+        for args in (small, big):
+            for _ in range(2):
+                f(*args)
+            f(*map(np.asarray, args)), f(*jax.device_put(args, jax.devices()[0]))
+            f(args[0], v=args[2], y=args[1])
+            with jax.default_matmul_precision("highest"):
+                f(*args)
+            with jax.enable_x64(True):
+                f(*args)
+            scaled(*args, 2), scaled(*args, 3)
+            weak(*args, 2.0), weak(*args, np.float32(2)), weak(*args, 2)
+            donating(jnp.array(args[0]), *args[1:])
+            jax.block_until_ready(tree({"x": args[0], "rest": args[1:]}))
+
+    def everything():
+        calls()
+        jax.clear_caches()
+        calls()
+        threads = [threading.Thread(target=f, args=args) for args in (small, big, small, big)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return f(*big)
+
+    plans = [f.plan(*small), f.plan(*big)]
+    result, grown = isolate.growth(everything)
+    return {
+        "untouched": [plan.untouched for plan in plans],
+        "growth_bytes": grown.growth_bytes,
+        "error": float(np.max(np.abs(np.asarray(result[:9]) - expected(big[0][:9], *big[1:])))),
+    }
+
+
+def test_a_split_signature_never_runs_unsplit_beside_an_untouched_one():
+    found = isolate.call("tests.test_api:every_way_to_call")
+    assert found["untouched"] == [True, False] and found["error"] < 0.01
+    assert found["growth_bytes"] < 16_000 * 8_000 * 4
+
+
 def test_search_off_splits_nothing():
     with pytest.raises(exla.MemoryLimitError, match="off"):
         exla.jit(kernel_product, memory_limit=SMALL, search="off")(*points())
@@ -130,6 +257,26 @@ def test_methods_pytrees_keywords_defaults_and_none():
     result = Model().apply({"x": x, "y": y}, weights=v, shift=1.0)
     assert result["none"] is None
     np.testing.assert_allclose(result["out"], 2 * expected(x, y, v) + 1, rtol=1e-5, atol=1e-5)
+
+
+def test_a_method_of_an_instance_can_be_planned_explained_and_lowered():
+    class Model:
+        scale = 2.0
+
+        @exla.jit(memory_limit=SMALL, static_argnums=0)
+        def apply(self, x, y, *, v):
+            """Doc."""
+            return self.scale * kernel_product(x, y, v)
+
+    model, (x, y, v) = Model(), points()
+    assert not model.apply.plan(x, y, v=v).untouched
+    assert "split along axis" in model.apply.explain(x, y, v=v)
+    assert model.apply.eval_shape(x, y, v=v).shape == (400,)
+    assert len(model.apply.trace(x, y, v=v).jaxpr.in_avals) == 3
+    want = 2 * expected(x, y, v)
+    np.testing.assert_allclose(model.apply(x, y, v=v), want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(model.apply.lower(x, y, v=v).compile()(model, x, y, v=v), want, rtol=1e-5, atol=1e-5)
+    assert model.apply.__name__ == "apply" and model.apply.__wrapped__.__doc__ == "Doc."
 
 
 @pytest.mark.parametrize("static", [{"static_argnums": 3}, {"static_argnames": "power"}, {"static_argnums": (-1,)}])
@@ -275,8 +422,17 @@ def test_an_unknown_option_is_an_error():
         exla.jit(kernel_product, search="fastest")
     with pytest.raises(exla.OptionError, match="MiB"):
         exla.jit(kernel_product, memory_limit="3 parsecs")
-    with pytest.raises(TypeError):
-        exla.jit(kernel_product, memory_limits="1GiB")
+    with pytest.raises(TypeError, match="did you mean 'memory_limit'.*tensor_split_size.*static_argnums"):
+        exla.jit(memory_limits="1GiB")
+
+
+def test_what_jax_jit_does_not_take_is_refused_in_its_words():
+    for bad in ("text", object()):
+        with pytest.raises(TypeError) as want:
+            jax.jit(kernel_product)(bad, *points()[1:])
+        with pytest.raises(TypeError) as got:
+            exla.jit(kernel_product, memory_limit=SMALL)(bad, *points()[1:])
+        assert str(got.value).split(" at 0x")[0] == str(want.value).split(" at 0x")[0]
 
 
 def test_the_environment_sets_a_limit(monkeypatch):

@@ -28,6 +28,7 @@ ALLOWED = {
         *("exla._compat", "exla.errors", "exla.options", "exla.strict"),
         *("exla.ir", "exla.passes", "exla.targets", "exla.search"),
     },
+    "exla.placement": {"exla.errors", "exla.options", "exla.units", "exla.ir", "exla.search", "exla.targets"},
     "exla.report": {
         "exla._compat",
         "exla.errors",

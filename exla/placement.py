@@ -1,0 +1,196 @@
+"""Where the arguments and results of a call live.
+
+`jax.jit` learns it from four places: `in_shardings`, `out_shardings`, `device`, and arguments that are committed to a
+device. A program that is split is another function of flat arrays, so it has to be told again:
+
+    place = placement({"out_shardings": on_3}, leaves, (args, kwargs), out_tree)
+    place.arguments, place.results, place.devices      # (None, None), (on_3,), {device 3}
+
+A split program runs on one device. Chunks of values that are spread over several are another matter: such a program is
+used as `jax.jit` compiles it where that obeys the limit, and refused otherwise (`whole`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from exla.errors import ExlaError
+from exla.ir.memory import project
+from exla.options import Options
+from exla.search.driver import Call, Choice, Tried
+from exla.targets.base import CompiledBytes, Target
+from exla.units import format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What is said about where a call runs.
+
+    Attributes:
+      arguments: for each flat argument its sharding, or None where nothing is said.
+      results: likewise.
+      devices: every device that is named.
+      unknown: a sharding that is no `Sharding`, such as a layout; None where there is none.
+    """
+
+    arguments: tuple[Sharding | None, ...]
+    results: tuple[Sharding | None, ...]
+    devices: frozenset[Any] = frozenset()
+    unknown: Any = None
+
+    @property
+    def whole_because(self) -> str | None:
+        """Why a program that is placed so cannot be split; None where it can."""
+        if self.unknown is not None:
+            return f"split programs take shardings only, not {self.unknown!r}"
+        if len(self.devices) > 1:
+            listed = ", ".join(sorted(map(str, self.devices)))
+            return (
+                f"its arguments or results are spread over {len(self.devices)} devices ({listed}), and split programs "
+                "run on one"
+            )
+        return None
+
+    def brought(self, leaves: Sequence[Any]) -> list[Any]:
+        """The flat arguments, those that are committed elsewhere brought to where they are wanted, as by jax.jit."""
+        return [
+            x if s is None or committed(x) in (None, s) else jax.device_put(x, s)
+            for x, s in zip(leaves, self.arguments, strict=True)
+        ]
+
+
+def placement(
+    jit_arguments: Mapping[str, Any], leaves: Sequence[Any], arguments: tuple[tuple, dict[str, Any]], out_tree: Any
+) -> Placement:
+    """Read the placement of one signature.
+
+    Args:
+      jit_arguments: what `jax.jit` was given.
+      leaves: flat arguments: arrays or ShapeDtypeStructs.
+      arguments: the same as they are passed, without static ones: positional and keyword arguments.
+      out_tree: the tree of the results.
+    """
+    device, backend = jit_arguments.get("device"), jit_arguments.get("backend")
+    if device is None and backend is not None:
+        device = jax.devices(backend)[0]
+    if device is not None:
+        here = SingleDeviceSharding(device)
+        return Placement(
+            arguments=(here,) * len(leaves),
+            results=(here,) * out_tree.num_leaves,
+            devices=frozenset({device}),
+        )
+    inputs = _spread(jit_arguments.get("in_shardings"), arguments[0])
+    inputs += [None] * (len(leaves) - len(inputs))  # keyword arguments have no in_shardings
+    given = tuple(s if s is not None else committed(x) for s, x in zip(inputs, leaves, strict=True))
+    results = tuple(
+        _spread(jit_arguments.get("out_shardings"), jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves))
+    )
+    said = [s for s in (*given, *results) if s is not None]
+    return Placement(
+        arguments=given,
+        results=results,
+        devices=frozenset(d for s in said if isinstance(s, Sharding) for d in s.device_set),
+        unknown=next((s for s in said if not isinstance(s, Sharding)), None),
+    )
+
+
+def committed(x: Any) -> Sharding | None:
+    """The sharding of an argument that is committed to it, as arrays after `device_put` are."""
+    if isinstance(x, jax.core.Tracer):
+        return None
+    if isinstance(x, jax.Array):
+        return x.sharding if x.committed else None
+    return getattr(x, "sharding", None) if isinstance(x, jax.ShapeDtypeStruct) else None
+
+
+def _spread(prefix: Any, tree: Any) -> list[Any]:
+    """A prefix of a tree, spread over its leaves; None where nothing is said."""
+    if isinstance(prefix, list) and isinstance(tree, tuple):
+        prefix = tuple(prefix)
+    filled = jax.tree.broadcast(prefix, tree, is_leaf=lambda x: x is None)
+    return list(jax.tree.structure(tree).flatten_up_to(filled))
+
+
+class Placed:
+    """A target whose rewritten programs run where their arguments are."""
+
+    def __init__(self, target: Target, place: Placement) -> None:
+        self.name = target.name
+        self._target = target
+        self._place = place
+
+    def usable_bytes(self) -> int:
+        return self._target.usable_bytes()
+
+    def cache_bytes(self) -> int:
+        return self._target.cache_bytes()
+
+    def fingerprint(self) -> Mapping[str, str]:
+        return self._target.fingerprint()
+
+    def option_sets(self, product_share: float) -> Sequence[Mapping[str, str]]:
+        return self._target.option_sets(product_share)
+
+    def compiled_bytes(self, compiled: Any) -> CompiledBytes:
+        return self._target.compiled_bytes(compiled)
+
+    def compile(
+        self,
+        fn: Callable[..., Any],
+        structs: Sequence[Any],
+        *,
+        donate: Sequence[int],
+        compiler_options: Mapping[str, Any],
+    ) -> Any:
+        """Compile with the shardings that were asked for; jax.jit brings the constants to them."""
+        constants = len(structs) - len(self._place.arguments)
+        shardings = (*(None,) * constants, *self._place.arguments)
+        placed = [
+            jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type, sharding=s)
+            for x, s in zip(structs, shardings, strict=True)
+        ]
+        results = list(self._place.results)
+        jitted = jax.jit(fn, donate_argnums=tuple(donate), keep_unused=True, out_shardings=results)
+        return jitted.lower(*placed).compile(compiler_options=dict(compiler_options) or None)
+
+
+def whole(call: Call, target: Target, options: Options, place: Placement) -> Choice:
+    """Use a program that cannot be split as `jax.jit` compiles it.
+
+    Args:
+      call: the traced call.
+      target: what compiles it.
+      options: the user's options; the limit is that of each device.
+      place: the placement that forbids splitting.
+
+    Raises:
+      ExlaError: if the program does not obey the limit so.
+    """
+    start = time.perf_counter()
+    limit = options.memory_limit if options.memory_limit is not None else target.usable_bytes()
+    compiled = call.compile_plain()
+    counted = target.compiled_bytes(compiled)
+    if counted.total > limit or options.tensor_size_threshold is not None or options.tensor_split_size is not None:
+        raise ExlaError(
+            f"this program needs splitting: as jax.jit compiles it, it takes {format_bytes(counted.total)} of each "
+            f"device, and the limit is {format_bytes(limit)}. But {place.whole_because}. Raise memory_limit, or place "
+            "everything on one device"
+        )
+    return Choice(
+        compiled=compiled,
+        untouched=True,
+        decisions=(),
+        program=call.program,
+        peak=project(call.program),
+        compiled_bytes=counted,
+        limit_bytes=limit,
+        tried=(Tried(what="as jax.jit compiles it", untouched=True, compiled_bytes=counted),),
+        search_s=time.perf_counter() - start,
+    )

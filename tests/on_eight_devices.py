@@ -1,0 +1,118 @@
+"""Split programs run, and leave their results, where jax.jit would; `test_placement.py` starts these tests.
+
+Each case is what `jax.jit` is given and how the arguments are placed. Device 3 is one of eight simulated ones.
+"""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+import exla
+from tests.test_api import SMALL, expected, kernel_product, points
+
+ZERO, THIRD = jax.devices()[0], jax.devices()[3]
+ON_THIRD = SingleDeviceSharding(THIRD)
+MESH_OF_ONE = NamedSharding(Mesh(np.array([THIRD]), ("i",)), PartitionSpec("i"))
+SPREAD = NamedSharding(Mesh(np.array(jax.devices()), ("i",)), PartitionSpec("i"))
+
+
+def fn(x, y, v):
+    return {"out": kernel_product(x, y, v), "none": None, "twice": v * 2}
+
+
+def on(place):
+    return lambda args: jax.device_put(args, place)
+
+
+def some(args):
+    return jax.device_put(args[0], THIRD), np.asarray(args[1]), args[2]
+
+
+ON_ONE = {
+    "nothing said": ({}, tuple),
+    "committed": ({}, on(THIRD)),
+    "one of three committed": ({}, some),
+    "committed to a mesh of one": ({}, on(MESH_OF_ONE)),
+    "in": ({"in_shardings": ON_THIRD}, tuple),
+    "in, of some": ({"in_shardings": (None, ON_THIRD, None)}, tuple),
+    "in, as a list": ({"in_shardings": [None, ON_THIRD, None]}, tuple),
+    "in, committed elsewhere": ({"in_shardings": ON_THIRD}, on(ZERO)),
+    "in, of a mesh of one": ({"in_shardings": MESH_OF_ONE, "out_shardings": MESH_OF_ONE}, tuple),
+    "out": ({"out_shardings": ON_THIRD}, tuple),
+    "out, of some": ({"out_shardings": {"out": MESH_OF_ONE, "none": None, "twice": None}}, tuple),
+    "out, of two kinds": ({"out_shardings": {"out": MESH_OF_ONE, "none": None, "twice": ON_THIRD}}, tuple),
+    "device": ({"device": THIRD}, tuple),
+    "device, committed elsewhere": ({"device": THIRD}, on(ZERO)),
+    "donated": ({"donate_argnums": 2, "out_shardings": ON_THIRD}, on(THIRD)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:backend and device")
+@pytest.mark.parametrize("limit", [SMALL, "1GiB"], ids=["split", "untouched"])
+@pytest.mark.parametrize("case", ON_ONE)
+def test_results_are_where_jax_jit_leaves_them(case, limit):
+    options, place = ON_ONE[case]
+    plain, f = jax.jit(fn, **options), exla.jit(fn, memory_limit=limit, **options)
+    assert f.plan(*place(points())).untouched == (limit == "1GiB")
+    for _ in range(3):
+        want, got = plain(*place(points())), f(*place(points()))
+        assert jax.tree.structure(got) == jax.tree.structure(want)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            assert (a.sharding, a.committed) == (b.sharding, b.committed)
+        np.testing.assert_allclose(got["out"], expected(*points()), rtol=1e-5, atol=1e-5)
+
+
+def test_the_default_device_is_used():
+    f = exla.jit(fn, memory_limit=SMALL)
+    assert f(*points())["out"].devices() == {ZERO}
+    with jax.default_device(THIRD):
+        result = f(*map(np.asarray, points()))["out"]
+    assert result.devices() == {THIRD} and not result.committed
+
+
+def test_constants_come_along():
+    x, y, v = points()
+    for constant in (x, np.asarray(x), jax.device_put(x, THIRD)):
+        f = exla.jit(lambda y, v, x=constant: kernel_product(x, y, v), memory_limit=SMALL)
+        for device in (THIRD, ZERO):
+            for _ in range(2):
+                result = f(*jax.device_put((y, v), device))
+                assert result.devices() == {device}
+                np.testing.assert_allclose(result, expected(x, y, v), rtol=1e-5, atol=1e-5)
+
+
+def test_arguments_on_different_devices_are_refused_as_by_jax_jit():
+    x, y, v = points()
+    for f in (jax.jit(fn), exla.jit(fn, memory_limit=SMALL)):
+        with pytest.raises(ValueError, match="incompatible devices"):
+            f(jax.device_put(x, THIRD), jax.device_put(y, ZERO), v)
+
+
+SEVERAL = {
+    "arguments": ({}, lambda args: (jax.device_put(args[0], SPREAD), *args[1:])),
+    "in": ({"in_shardings": (SPREAD, None, None)}, tuple),
+    "out": ({"out_shardings": {"out": SPREAD, "none": None, "twice": None}}, tuple),
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_several_devices_work_untouched_and_are_refused_where_splitting_is_needed(case):
+    options, place = SEVERAL[case]
+    untouched, plain = exla.jit(fn, memory_limit="1GiB", **options), jax.jit(fn, **options)
+    for _ in range(2):
+        got, want = untouched(*place(points()))["out"], plain(*place(points()))["out"]
+        assert got.sharding == want.sharding and len(got.devices()) == 8
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    for _ in range(2):
+        with pytest.raises(exla.ExlaError, match="needs splitting.*8 devices.*cpu:7"):
+            exla.jit(fn, memory_limit="24KiB", **options)(*place(points()))
+
+
+def test_a_spread_call_is_planned_apart_from_one_on_a_single_device():
+    f, args = exla.jit(fn, memory_limit="3MiB"), points()
+    assert not f.plan(*args).untouched
+    spread = (jax.device_put(args[0], SPREAD), *args[1:])
+    assert f.plan(*spread).untouched
+    for given, devices in ((args, 1), (spread, 8), (args, 1)):
+        assert len(f(*given)["out"].devices()) == devices
