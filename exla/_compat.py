@@ -35,6 +35,7 @@ INLINED_CALLS = {
     "remat2": "jaxpr",
     "checkpoint": "jaxpr",
     "exla_call": "jaxpr",
+    "custom_linear_solve": "jaxprs",
 }
 """Primitive name -> the parameter that holds the called jaxpr, for every call that tracing flattens."""
 
@@ -46,17 +47,32 @@ Primitive = jex_core.Primitive
 Var = jex_core.Var
 
 
-def called_jaxpr(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """Return (jaxpr, constants) of a call that can be inlined, else None."""
+def called_jaxpr(eqn: Any) -> tuple[Any, Sequence[Any], Sequence[int]] | None:
+    """Return (jaxpr, its constants, positions of its operands) of a call that can be inlined, else None."""
     key = INLINED_CALLS.get(eqn.primitive.name)
     if key is None or key not in eqn.params:
         return None
     called = eqn.params[key]
+    positions: Sequence[int] = range(len(eqn.invars))
+    if eqn.primitive.name == "custom_linear_solve":
+        # Once nothing is differentiated any more, it is its solver: the constants of that, and the right-hand sides.
+        called, lengths = called.solve, eqn.params["const_lengths"]
+        first = lengths.matvec + lengths.vecmat
+        positions = [*range(first, first + lengths.solve), *range(sum(lengths), len(eqn.invars))]
     if isinstance(called, ClosedJaxpr):
-        return called.jaxpr, called.consts
+        return called.jaxpr, called.consts, positions
     if isinstance(called, Jaxpr) and not called.constvars:
-        return called, ()
+        return called, (), positions
     return None
+
+
+def platform_branch(eqn: Any, platform: str) -> Any | None:
+    """The closed jaxpr that a `lax.platform_dependent` runs on a platform; None for every other equation."""
+    platforms = eqn.params.get("branches_platforms") if eqn.primitive.name == "cond" else None
+    if platforms is None:
+        return None
+    chosen = [k for k, names in enumerate(platforms) if names is None or platform in names]
+    return eqn.params["branches"][chosen[0]] if chosen else None
 
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
@@ -92,6 +108,57 @@ def with_bodies(eqn: Any, changed: Sequence[Any]) -> dict[str, Any]:
         count = len(params[key]) if isinstance(params[key], (tuple, list)) else 0
         params[key] = tuple(rest.pop(0) for _ in range(count)) if count else rest.pop(0)
     return params
+
+
+def scan_counts(params: Any, operands: int) -> tuple[int, int]:
+    """How many of a scan's operands are constants of its body, and how many its carry; the rest are its rows."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].update(range(operands)).unpack()
+    return len(list(consts)), len(list(carry))
+
+
+def constants_of_bodies(eqn: Any) -> range:
+    """Positions of a control-flow equation's operands that its bodies only read, the same on every turn."""
+    params = eqn.params
+    if eqn.primitive.name == "scan":
+        return range(scan_counts(params, len(eqn.invars))[0])
+    if eqn.primitive.name == "while":
+        return range(params["cond_nconsts"] + params["body_nconsts"])
+    return range(1, len(eqn.invars)) if eqn.primitive.name == "cond" else range(0)
+
+
+def with_constant_replaced(eqn: Any, position: int, count: int, rewrite: Callable[[Any, int], Any]) -> dict[str, Any]:
+    """The parameters of a control-flow equation whose operand at `position`, a constant, becomes `count` others.
+
+    Args:
+      eqn: the equation.
+      position: one of `constants_of_bodies`.
+      count: how many operands take its place.
+      rewrite: (closed jaxpr of a body, which of its inputs) -> the body with `count` inputs there.
+    """
+    changed = bodies(eqn)
+    params = dict(eqn.params)
+    if eqn.primitive.name == "scan":
+        changed = [rewrite(changed[0], position)]
+        if "num_consts" in params:
+            params["num_consts"] += count - 1
+        else:
+            from jax._src import flattree
+
+            consts, carry, rows = params["ft_in"].unpack()
+            params["ft_in"] = flattree.pack((flattree.nones(len(consts) + count - 1), carry, rows))
+        if "linear" in params:
+            linear = list(params["linear"])
+            params["linear"] = (*linear[:position], *(False,) * count, *linear[position + 1 :])
+    elif eqn.primitive.name == "while":
+        first = params["cond_nconsts"]
+        which, key = (0, "cond_nconsts") if position < first else (1, "body_nconsts")
+        changed[which] = rewrite(changed[which], position - (first if which else 0))
+        params[key] += count - 1
+    else:
+        changed = [rewrite(body, position - 1) for body in changed]
+    return {**params, **{k: with_bodies(eqn, changed)[k] for k in CONTROL_FLOW[eqn.primitive.name]}}
 
 
 def is_library_call(eqn: Any) -> bool:

@@ -248,11 +248,16 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None) -> list[Any]:
     """Evaluate one equation, calls flattened and spellings made canonical; `source` replaces its source line."""
     called = _compat.called_jaxpr(eqn)
     if called is not None:
-        jaxpr, consts = called
+        jaxpr, consts, positions = called
         if source is None and _compat.is_library_call(eqn):
             source = eqn.source_info
         with _compat.equation_context(eqn, source):
-            return evaluate(jaxpr, [*consts, *operands], functools.partial(_inline, source=source))
+            values = [*consts, *(operands[k] for k in positions)]
+            return evaluate(jaxpr, values, functools.partial(_inline, source=source))
+    branch = _compat.platform_branch(eqn, jax.default_backend())
+    if branch is not None:
+        with _compat.equation_context(eqn, source):
+            return evaluate(branch.jaxpr, [*branch.consts, *operands[1:]], functools.partial(_inline, source=source))
     if eqn.primitive.name == "integer_pow" and eqn.params["y"] == 2:
         with _compat.equation_context(eqn, source):
             return [jax.lax.square(operands[0])]

@@ -22,11 +22,13 @@ class Growth:
       small_bytes: values up to this size may stay whole.
       again: whether bigger values that equations outside want whole are computed there again, not stacked by the loop.
       exact: whether everything stays whole whose bits depend on where the chunks begin.
+      online: whether sums go on with what their loop has so far of a maximum or mean, instead of waiting for the next.
     """
 
     small_bytes: int
     again: bool = False
     exact: bool = False
+    online: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +54,30 @@ class Split:
     chunk: int
 
     def __str__(self) -> str:
-        where = "".join(f" in body {which} of equation {position}" for position, which in reversed(self.path))
-        again = ", computed again for what wants it whole" if self.growth.again else ""
+        where = _inside(self.path)
+        again = ", online" if self.growth.online else ""
+        again += ", computed again for what wants it whole" if self.growth.again else ""
         return f"split axis {self.axis} of equation {self.site.position}{where}, chunks of {self.chunk}{again}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sink:
+    """Compute a big value inside the control flow that reads it, on every turn.
+
+    Attributes:
+      path: as of a split.
+      site: the control-flow equation.
+      operand: which of its operands is computed inside.
+      small_bytes: values up to this size were allowed to be computed before.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    operand: int
+    small_bytes: int
+
+    def __str__(self) -> str:
+        return f"compute operand {self.operand} of equation {self.site.position}{_inside(self.path)} inside it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +91,11 @@ class CompileOption:
         return f"compile option {self.name}={self.value!r}"
 
 
-Decision = Split | CompileOption
+Decision = Split | Sink | CompileOption
+
+
+def _inside(path: tuple[tuple[int, int], ...]) -> str:
+    return "".join(f" in body {which} of equation {position}" for position, which in reversed(path))
 
 
 def to_json(decision: Decision) -> dict[str, Any]:
@@ -86,10 +113,12 @@ def from_json(data: Mapping[str, Any]) -> Decision:
     try:
         if data.get("kind") == "CompileOption":
             return CompileOption(**fields)
-        if data.get("kind") == "Split":
+        if data.get("kind") in ("Split", "Sink"):
             site = Site(**fields.pop("site"))
             path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
+            if data["kind"] == "Sink":
+                return Sink(site=site, path=path, **fields)
             return Split(site=site, path=path, growth=Growth(**fields.pop("growth")), **fields)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
-    raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Split")
+    raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Sink, Split")

@@ -23,8 +23,9 @@ from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
-from exla.passes.decisions import CompileOption, Decision, Growth, Split, from_json, to_json
-from exla.passes.split.decide import Seed, apply_split
+from exla.passes.decisions import CompileOption, Decision, Growth, Sink, Split, from_json, to_json
+from exla.passes.replay import replay
+from exla.passes.split.decide import Seed
 from exla.passes.split.grow import grow
 from exla.passes.split.loop import run as run_loop
 from exla.search.cost import Rates, product_share
@@ -126,12 +127,12 @@ class _Search:
         return self._judge(compiled, self.call.program, (), (), True, time.perf_counter() - begin)
 
     def candidate(
-        self, program: Program, splits: Sequence[Split], seeds: Sequence[Seed], source: str = "search"
+        self, program: Program, changes: Sequence[Decision], seeds: Sequence[Seed], source: str = "search"
     ) -> Choice | None:
         """Compile a rewritten program under the options worth trying, and keep the first that obeys the limit."""
         sets = ({},) if self.call.inline else self.target.option_sets(product_share(program))
         for options in sets:
-            choice = self._compile(program, splits, seeds, options, source)
+            choice = self._compile(program, changes, seeds, options, source)
             if choice is not None:
                 return choice
         return None
@@ -139,7 +140,7 @@ class _Search:
     def _compile(
         self,
         program: Program,
-        splits: Sequence[Split],
+        changes: Sequence[Decision],
         seeds: Sequence[Seed],
         options: Mapping[str, str],
         source: str,
@@ -148,7 +149,7 @@ class _Search:
         structs = [as_struct(v.aval) for v in program.invars]
         constants = len(program.consts)
         chosen = tuple(CompileOption(name=k, value=v) for k, v in options.items())
-        decisions: tuple[Decision, ...] = (*splits, *chosen)
+        decisions: tuple[Decision, ...] = (*changes, *chosen)
         try:
             compiled = self.target.compile(
                 emit(program, EXPANSIONS),
@@ -235,13 +236,13 @@ class _Search:
                 continue
             try:
                 decisions = [from_json(d) for d in record.decisions]
-                splits = [d for d in decisions if isinstance(d, Split)]
+                changes = [d for d in decisions if isinstance(d, Split | Sink)]
                 program = self.call.program
-                for split in splits:
-                    program = apply_split(program, split)
+                for change in changes:
+                    program = replay(program, change)
             except (ReplayMiss, ValueError):
                 continue
-            return self.candidate(program, splits, (), "record")
+            return self.candidate(program, changes, (), "record")
         return None
 
 
@@ -320,7 +321,7 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
     """Propose and compile until something obeys, tightening the goal by the compiler's word."""
     goal = limit
     rates = Rates(cache_bytes=search.target.cache_bytes())
-    seen: set[tuple[Split, ...]] = set()
+    seen: set[tuple[Decision, ...]] = set()
     best: Sequence[Proposal] = ()
     plain = search.candidate(search.call.program, (), ())
     if plain is not None and not _wants_smaller(search.options, plain.peak):
@@ -334,13 +335,13 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
             search.options.tensor_size_threshold,
             search.options.numerics == "exact",
         )
-        proposals = [p for p in proposals if p.splits not in seen]
+        proposals = [p for p in proposals if p.decisions not in seen]
         best = best or proposals
         if not proposals:
             break
         first = proposals[0]
-        seen.add(first.splits)
-        choice = search.candidate(first.program, first.splits, first.seeds)
+        seen.add(first.decisions)
+        choice = search.candidate(first.program, first.decisions, first.seeds)
         if choice is not None:
             return choice, best
         counted = search.tried[-1].compiled_bytes

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import exla
-from exla.passes.decisions import Split
+from exla.passes.decisions import Sink, Split
 
 
 def weights(x, y):
@@ -102,3 +102,36 @@ def test_a_gradient_through_a_scan_with_checkpointed_steps_is_split():
     f = exla.jit(jax.grad(loss), memory_limit="300KiB")
     assert f.plan(x, y).compiled_bytes <= 300 * 1024
     np.testing.assert_allclose(f(x, y), jax.grad(loss)(x, y), rtol=1e-3, atol=1e-3)
+
+
+def solved_with_a_matrix_made_before(x, y):
+    near = weights(x, x)
+    return jax.scipy.sparse.linalg.cg(lambda v: near @ v + v, y[: x.shape[0], 0], maxiter=5)[0]
+
+
+def multiplied_by_a_matrix_made_before(x, y):
+    near = weights(x, y)
+
+    def step(carry, row):
+        return carry + near @ row, jnp.sum(near.T @ carry)
+
+    return lax.scan(step, jnp.zeros(x.shape[0], x.dtype), jnp.stack([y[:, 0], y[:, 1]]))
+
+
+def chosen_with_a_matrix_made_before(x, y):
+    near = weights(x, y)
+    return lax.cond(x[0, 0] > 0, lambda: near @ y[:, 0], lambda: jnp.max(near, axis=1))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [solved_with_a_matrix_made_before, multiplied_by_a_matrix_made_before, chosen_with_a_matrix_made_before],
+    ids=lambda f: f.__name__,
+)
+def test_a_big_value_that_a_loop_reads_is_computed_inside_it(fn):
+    x, y = (np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k, n in ((0, 700), (1, 900)))
+    f = exla.jit(fn, memory_limit="300KiB")
+    plan = f.plan(x, y)
+    assert any(isinstance(d, Sink) for d in plan.decisions)
+    np.testing.assert_allclose(jax.tree.leaves(f(x, y))[0], jax.tree.leaves(fn(x, y))[0], rtol=1e-4, atol=1e-4)
+    assert exla.jit(fn, memory_limit="300KiB").plan(x, y).decisions == plan.decisions

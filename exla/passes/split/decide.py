@@ -8,24 +8,18 @@ the user's `scan`, `while` or `cond`, carries the path that leads there; applyin
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-
-from exla import _compat
 from exla._compat import Literal
 from exla.errors import ReplayMiss
-from exla.ir.check import check
-from exla.ir.memory import Held, Path
-from exla.ir.program import Program, Site, as_struct, body_program, evaluate
+from exla.ir.memory import Held
+from exla.ir.program import Program, Site
 from exla.passes.decisions import Growth, Split
+from exla.passes.paths import at_path
 from exla.passes.split.apply import split_program
 from exla.passes.split.grow import grow
-from exla.passes.split.loop import Loop
 from exla.passes.split.regions import Region
 
 
@@ -44,9 +38,11 @@ class Seed:
 def growths(small_bytes: Sequence[int], exact: bool = False) -> list[Growth]:
     """The ways to grow a region that are worth trying, for each threshold below which values may stay whole."""
     return [
-        Growth(small_bytes=small, again=again, exact=exact)
+        Growth(small_bytes=small, again=again, exact=exact, online=online)
         for small in dict.fromkeys(small_bytes)
         for again in (False, True)
+        for online in (False, True)
+        if not (exact and online)
     ]
 
 
@@ -74,7 +70,10 @@ def enumerate_splits(
             continue
         looked_at += 1
         for axis in range(len(shape)):
+            region = None
             for growth in growths:
+                if growth.online and (region is None or len(region.levels) < 2):
+                    continue
                 region = grow(item.program, item.var, axis, growth)
                 if region is None:
                     continue
@@ -101,7 +100,7 @@ def apply_split(program: Program, decision: Split) -> Program:
     def change(inner: Program, is_tail: bool) -> Program:
         return split_program(_resolve(inner, decision, is_tail), decision.chunk)
 
-    return _at_path(program, decision.path, change)
+    return at_path(program, decision.path, change)
 
 
 def apply_seed(program: Program, seed: Seed, chunk: int) -> Program:
@@ -111,7 +110,7 @@ def apply_seed(program: Program, seed: Seed, chunk: int) -> Program:
         region = _resolve(inner, seed.split(chunk), is_tail) if is_tail else seed.region
         return split_program(region, chunk)
 
-    return _at_path(program, seed.decision.path, change)
+    return at_path(program, seed.decision.path, change)
 
 
 def _decision(item: Held, axis: int, growth: Growth) -> Split:
@@ -145,42 +144,3 @@ def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region
             f"{decision}: chunks must be from {region.least_chunk} to {region.size - 1} there, not {decision.chunk}"
         )
     return region
-
-
-def _at_path(
-    program: Program, path: Path, change: Callable[[Program, bool], Program], is_tail: bool = False
-) -> Program:
-    """Change the program that a path leads to; a tail that cannot be changed stays as it is."""
-    if not path:
-        return check(change(program, is_tail))
-    (position, which), *below = path
-    rest = tuple(below)
-    if not 0 <= position < len(program.eqns):
-        raise ReplayMiss(f"there is no equation {position}")
-    eqn = program.eqns[position]
-    if eqn.primitive.name == "exla_split":
-        loop: Loop = eqn.params["loop"]
-        tail = loop.tail
-        if tail is not None:
-            with contextlib.suppress(ReplayMiss):
-                tail = _at_path(tail, rest, change, is_tail=True)
-        params = {**eqn.params, "loop": replace(loop, body=_at_path(loop.body, rest, change, is_tail), tail=tail)}
-    else:
-        bodies = _compat.bodies(eqn)
-        inner = body_program(bodies[which]) if 0 <= which < len(bodies) else None
-        if inner is None:
-            raise ReplayMiss(f"equation {position} has no body {which} that can be split")
-        bodies[which] = _closed(_at_path(inner, rest, change, is_tail))
-        params = _compat.with_bodies(eqn, bodies)
-    eqns = list(program.eqns)
-    eqns[position] = eqn.replace(params=params)
-    return Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts)
-
-
-def _closed(program: Program) -> Any:
-    """A body as a closed jaxpr; the constants that splitting it made are closed over."""
-    if not program.consts:
-        return _compat.close(program.jaxpr)
-    avals = [as_struct(v.aval) for v in program.invars[len(program.consts) :]]
-    run = functools.partial(evaluate, program.jaxpr, step=lambda eqn, operands: _compat.bind(eqn, *operands))
-    return jax.make_jaxpr(lambda *values: run([*program.consts, *values]))(*avals)

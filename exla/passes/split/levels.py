@@ -2,18 +2,22 @@
 
 `close` is the second half of growing a region. It walks backwards from the program's outputs to find which values are
 wanted whole and which instances are wanted at all; then forwards, to give each instance the first loop that can compute
-it: `softmax` needs the maximum whole, so what follows it is one level later.
+it: `softmax` needs the maximum whole, so what follows it is one level later, unless it is computed online
+(`exla.passes.split.online`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from exla._compat import Literal, is_drop
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Growth
 from exla.passes.split.combine import COMBINERS
+from exla.passes.split.online import SELECTING, Form, Repair, Running, form_of, is_mean, late_form, running
 from exla.passes.split.regions import (
     Instance,
     LoopOutput,
@@ -62,9 +66,11 @@ def close(
     if not outputs:
         return None
     makers = {s: i for s, i in makers.items() if i in demanded}
-    levels, reverse = _levels(program, instances, makers, provided)
-    found = [LoopOutput(instance=i, stacked=s, level=levels[i]) for i, s in outputs]
-    found += _saved(program, makers, found, levels, reverse)
+    placed = _Levels(program=program, instances=instances, makers=makers, provided=provided, online=how.online)
+    placed.run()
+    reverse = frozenset(k for k, is_reverse in placed.reverse.items() if is_reverse)
+    found = [LoopOutput(instance=i, stacked=s, level=placed.level[i]) for i, s in outputs]
+    found += _saved(program, makers, found, placed.level, reverse)
     return Region(
         program=program,
         size=size,
@@ -72,6 +78,8 @@ def close(
         instances=frozenset(demanded),
         outputs=tuple(sorted(found, key=lambda o: (o.instance, *_place(program, o)))),
         reverse=reverse,
+        available=placed.available,
+        repairs={i: r for i, r in placed.repairs.items() if i in demanded},
         whole=frozenset(whole),
         blocked=dict(blocked),
         least_chunk=_least_chunk(program, demanded, size),
@@ -157,37 +165,125 @@ def _demand(
     return outputs, whole, demanded
 
 
-def _levels(
-    program: Program,
-    instances: Set[Instance],
-    makers: Mapping[Sliced, Instance],
-    provided: Mapping[Any, Provided],
-) -> tuple[dict[Instance, int], frozenset[int]]:
-    """Level of each instance, and which levels run from the last index to the first.
+@dataclass(kw_only=True)
+class _Levels:
+    """Gives each instance its level, in program order.
 
     An instance comes one level after the loop that computes an output which it needs whole. A carried one comes on a
-    level that runs in its own direction, which the first carried instance of a level decides.
+    level that runs in its own direction, which the first carried instance of a level decides. Where `online`, a sum
+    that can be repaired comes as early as the values do of which it needs no more than what the loop has so far.
+
+    Attributes:
+      level: of each instance.
+      reverse: whether a level runs from the last index to the first.
+      available: variable -> the first level at which it is there whole.
+      repairs: the sums that are repaired.
+      soon: of each instance, its level if late values need not be final.
+      forms: how each value in a loop depends on late values; absent where it does not.
     """
-    level: dict[Instance, int] = {}
-    reverse: dict[int, bool] = {}
-    available: dict[Any, int] = {}
-    at_position: dict[int, list[Instance]] = {}
-    for instance in instances:
-        at_position.setdefault(instance[0], []).append(instance)
-    for i, eqn in enumerate(program.eqns):
-        for instance in sorted(at_position.get(i, ())):
-            least = 0
-            for var, axis in operands_of(program, instance):
-                if isinstance(var, Literal):
-                    continue
-                inside = makers.get((var, axis)) if axis is not None else None
-                least = max(least, level[inside] if inside is not None else available.get(var, 0))
-            carried = carried_of(program, instance)
-            while carried is not None and reverse.setdefault(least, carried.reverse) != carried.reverse:
-                least += 1
-            level[instance] = least
-        outside = max((available.get(v, 0) for v in eqn.invars if not isinstance(v, Literal)), default=0)
-        for var in eqn.outvars:
-            if not is_drop(var):
-                available[var] = level[provided[var][0]] + 1 if var in provided else outside
-    return level, frozenset(k for k, is_reverse in reverse.items() if is_reverse)
+
+    program: Program
+    instances: Set[Instance]
+    makers: Mapping[Sliced, Instance]
+    provided: Mapping[Any, Provided]
+    online: bool
+    level: dict[Instance, int] = field(default_factory=dict)
+    reverse: dict[int, bool] = field(default_factory=dict)
+    available: dict[Any, int] = field(default_factory=dict)
+    repairs: dict[Instance, Repair] = field(default_factory=dict)
+    soon: dict[Instance, int] = field(default_factory=dict)
+    forms: dict[Sliced, Form] = field(default_factory=dict)
+
+    def run(self) -> None:
+        at_position: dict[int, list[Instance]] = {}
+        for instance in self.instances:
+            at_position.setdefault(instance[0], []).append(instance)
+        for i, eqn in enumerate(self.program.eqns):
+            for instance in sorted(at_position.get(i, ())):
+                self._place(instance)
+            reads = (v for v in eqn.invars if not isinstance(v, Literal))
+            outside = max((self.available.get(v, 0) for v in reads), default=0)
+            for var in eqn.outvars:
+                if not is_drop(var):
+                    made = self.provided.get(var)
+                    self.available[var] = self.level[made[0]] + 1 if made is not None else outside
+
+    def _place(self, instance: Instance) -> None:
+        operands = [o for o in operands_of(self.program, instance) if not isinstance(o[0], Literal)]
+        inside = [self.makers[v, a] for v, a in operands if a is not None and (v, a) in self.makers]
+        whole = [v for v, a in operands if a is None or (v, a) not in self.makers]
+        least = max([*(self.level[i] for i in inside), *(self.available.get(v, 0) for v in whole)], default=0)
+        carried = carried_of(self.program, instance)
+        while carried is not None and self.reverse.setdefault(least, carried.reverse) != carried.reverse:
+            least += 1
+        self.level[instance] = self.soon[instance] = least
+        if self.online and carried is None:
+            self._hurry(instance, max((self.soon[i] for i in inside), default=0))
+
+    def _hurry(self, instance: Instance, cut_level: int) -> None:
+        """See whether an instance can do with what the loop has so far of the late values that it depends on."""
+        position, name = instance
+        forms: list[Form | None] = []
+        for var, axis in operands_of(self.program, instance):
+            if isinstance(var, Literal):
+                forms.append(None)
+            elif axis is not None and (var, axis) in self.makers:
+                forms.append(self.forms.get((var, axis)))
+            else:
+                forms.append(late_form(var) if self.available.get(var, 0) > cut_level else None)
+        form = form_of(self.program, instance, forms)
+        if form is None:
+            return
+        factors = factors_of(self.program, position)
+        for var, at in zip(self.program.eqns[position].outvars, factors.results[name], strict=True):
+            if at is not None:
+                self.forms[var, at.axis] = form
+        if form.kind == "none":
+            return
+        bases = {v: i for v, (i, sliced) in self.provided.items() if sliced is None and i in self.level}
+        early = {v for v in self.program.invars}
+        early |= {v for v, level in self.available.items() if level <= cut_level}
+        values = [running(self.program, late, bases, early) for late in form.by]
+        found = [v for v in values if v is not None]
+        levels = {self.level[b] for v in found for b in v.bases}
+        if len(found) < len(values) or any(level < cut_level for level in levels) or len(levels) > 1:
+            return
+        self.soon[instance] = max(levels, default=cut_level)
+        if factors.rule.reduced.get(name) != "sum":
+            return
+        count = self._count(found)
+        if form.kind == "scaled" and not all(self._selects_a_maximum(v) for v in found):
+            return
+        if form.kind == "squared" and not (count and is_mean(self.program, found[0], count)):
+            return
+        sums = form.kind in ("scaled", "squared") and self.soon[instance] < self.level[instance]
+        if sums and self._is_finished_in_time(form, self.soon[instance] + 1):
+            self.level[instance] = self.soon[instance]
+            self.repairs[instance] = Repair(kind=form.kind, by=tuple(found), deferred=form.deferred, count=count)
+
+    def _selects_a_maximum(self, value: Running) -> bool:
+        names = {self.program.eqns[i].primitive.name for i in value.chain}
+        return names <= SELECTING and all(self._reduces(b) == "max" for b in value.bases)
+
+    def _is_finished_in_time(self, form: Form, level: int) -> bool:
+        """Whether what was put off can be done right after the loop, and no value has two roles in it."""
+        by = {late.var for late in form.by}
+        deferred = {late.var for _, late in form.deferred}
+        others = self.repairs.values()
+        by |= {v.late.var for r in others for v in r.by}
+        deferred |= {late.var for r in others for _, late in r.deferred}
+        return not by & deferred and all(self.available.get(v, 0) <= level for v in deferred)
+
+    def _reduces(self, instance: Instance) -> str | None:
+        return factors_of(self.program, instance[0]).rule.reduced.get(instance[1])
+
+    def _count(self, values: Sequence[Running]) -> int:
+        """How many elements go into each sum that a value is computed from; 0 where it is none."""
+        bases = {b for v in values for b in v.bases}
+        if len(bases) != 1:
+            return 0
+        (instance,) = bases
+        eqn = self.program.eqns[instance[0]]
+        if eqn.primitive.name != "reduce_sum" or self._reduces(instance) != "sum":
+            return 0
+        return math.prod(eqn.invars[0].aval.shape[k] for k in eqn.params["axes"])

@@ -61,6 +61,8 @@ class Region:
       makers: (variable, axis) -> the instance that computes it inside the loop.
       outputs: what leaves, by level.
       reverse: the levels whose loops run from the last index to the first.
+      available: variable -> the first level at which it is there whole.
+      repairs: the sums that go on with what the loop has so far of the values they depend on.
       whole: positions of the equations that stay outside and are needed.
       blocked: variable -> why it could not be cut further.
       least_chunk: smallest chunk that every combiner takes.
@@ -72,6 +74,8 @@ class Region:
     instances: frozenset[Instance]
     outputs: tuple[LoopOutput, ...]
     reverse: frozenset[int]
+    available: Mapping[Any, int]
+    repairs: Mapping[Instance, Any]
     whole: frozenset[int]
     blocked: dict[Any, str]
     least_chunk: int
@@ -83,6 +87,10 @@ class Region:
     def body(self, level: int) -> list[Instance]:
         """The instances that one loop computes, in program order."""
         return body_of(self.program, self.makers, (o for o in self.outputs if o.level == level))
+
+    def is_late(self, var: Any, level: int) -> bool:
+        """Whether a whole value is not there yet when the loop of a level starts."""
+        return self.available.get(var, 0) > level
 
     def runs_on(self, instance: Instance, level: int) -> bool:
         """Whether a carried instance goes on from chunk to chunk in the loop of a level, not restarting on each."""

@@ -38,7 +38,7 @@ REASONS = {
     """,
     "the program inside it is split, not the equation": "cond while",
     "its body is a function of the user's, whose axes are not followed": """
-        call call_hi_primitive call_hi_primitive_linearized composite custom_lin custom_linear_solve custom_vmap_call
+        call call_hi_primitive call_hi_primitive_linearized composite custom_lin custom_vmap_call
         eval_jaxpr linear_call select_and_scatter stage
     """,
     "its random numbers are drawn in order": """

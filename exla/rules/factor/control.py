@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from exla import _compat
 from exla.ir.factors import FACTOR_RULES, Carried, Chunk, EquationContext, FactorRule, tokens
 
 
 @FACTOR_RULES.register("scan")
 def scan(context: EquationContext) -> FactorRule:
     """`_, _, t _ -> _, t _`: constants, carry and rows to carry and rows, with t carried."""
-    p = context.params
-    consts, carry = p["num_consts"], p["num_carry"]
+    consts, carry = _compat.scan_counts(context.params, len(context.operands))
 
     def side(values: tuple[Any, ...], before: int) -> str:
         axes = (
@@ -32,7 +32,7 @@ def scan(context: EquationContext) -> FactorRule:
         step=step,
         finish=lambda context, state: state,
         into=tuple(range(consts, consts + carry)),
-        reverse=p["reverse"],
+        reverse=context.params["reverse"],
     )
     return FactorRule(
         equation=f"{side(context.operands, consts + carry)} -> {side(context.results, carry)}",

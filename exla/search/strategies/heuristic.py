@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exla.ir.memory import Peak, project
 from exla.ir.program import Program, value_bytes
-from exla.passes.decisions import Split
+from exla.passes.decisions import Decision
+from exla.passes.sink import apply_sink, enumerate_sinks
 from exla.passes.split.chunks import sizes
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths
 from exla.search.cost import Rates, predict_s
 from exla.strict import tolerate
 
 MOST_SPLITS = 6
+MOST_SINKS = 6
 BEAM = 3
 FINALISTS = 3
 PROBE = 8
@@ -33,10 +35,10 @@ CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A split program with what is predicted for it."""
+    """A rewritten program with what is predicted for it; one seed for each split among its decisions."""
 
     program: Program
-    splits: tuple[Split, ...]
+    decisions: tuple[Decision, ...]
     seeds: tuple[Seed, ...]
     peak: Peak
     seconds: float
@@ -64,8 +66,8 @@ def propose(
       Proposals, best first: those within the goal by predicted time, then the smallest peaks found. Empty where
       nothing can be split.
     """
-    start = Proposal(program=program, splits=(), seeds=(), peak=project(program), seconds=math.inf)
-    beam, failed = [start], []
+    start = Proposal(program=program, decisions=(), seeds=(), peak=project(program), seconds=math.inf)
+    beam, failed = [start, *_sunk(start, goal_bytes)], []
     for _ in range(MOST_SPLITS):
         grown = [
             p for parent in beam for p in _expand(parent, goal_bytes, rates, most_chunk_bytes, most_value_bytes, exact)
@@ -80,6 +82,21 @@ def propose(
     return sorted(failed, key=lambda p: p.peak.bytes)
 
 
+def _sunk(start: Proposal, goal: int) -> Iterator[Proposal]:
+    """The program whose loops compute for themselves the big values that they read, where there are such."""
+    room = max(goal - start.peak.arguments_bytes - start.peak.outputs_bytes, 1)
+    program, decisions = start.program, list[Decision]()
+    while len(decisions) < MOST_SINKS:
+        with tolerate("moving a value into the loop that reads it"):
+            sink = next(enumerate_sinks(project(program).held, max(room // 8, 1)), None)
+            if sink is None:
+                break
+            program = apply_sink(program, sink)
+            decisions.append(sink)
+    if decisions:
+        yield replace(start, program=program, decisions=tuple(decisions), peak=project(program))
+
+
 def _is_within(peak: Peak, goal_bytes: int, most_value_bytes: int | None) -> bool:
     largest = max((h.bytes for h in peak.held if h.var not in h.program.invars), default=0)
     return peak.bytes <= goal_bytes and (most_value_bytes is None or largest <= most_value_bytes)
@@ -88,7 +105,7 @@ def _is_within(peak: Peak, goal_bytes: int, most_value_bytes: int | None) -> boo
 def _speed(proposal: Proposal) -> tuple[float, int, int]:
     """Predicted time to a few per cent, then the peak, then the number of decisions."""
     coarse = round(math.log(max(proposal.seconds, 1e-9)) * 20)
-    return (coarse, proposal.peak.bytes, len(proposal.splits))
+    return (coarse, proposal.peak.bytes, len(proposal.decisions))
 
 
 def _expand(
@@ -100,8 +117,8 @@ def _expand(
     room = max(goal - parent.peak.arguments_bytes - parent.peak.outputs_bytes, 1)
     most = min(largest // 2, most_value_bytes or largest)
     small = sorted({max(min(room // 64, most), 1), max(min(room // 8, most), 1)})
-    held = unfused.held if not parent.splits else (*parent.peak.held, *unfused.held)
-    limit = unfused.bytes if not parent.splits else parent.peak.bytes
+    held = unfused.held if not parent.seeds else (*parent.peak.held, *unfused.held)
+    limit = unfused.bytes if not parent.seeds else parent.peak.bytes
     probed = []
     for seed in enumerate_splits(parent.program, held, growths(small, exact)):
         region = seed.region
@@ -115,31 +132,43 @@ def _expand(
             at_second = _apply(parent, seed, second, rates) if second > first else at_first
         if at_first is None or at_second is None:
             continue
-        if at_first.peak.bytes > limit or (at_first.peak.bytes == limit and not seed.decision.growth.again):
+        smaller = min(at_first.peak.bytes, at_second.peak.bytes)
+        if smaller > limit or (smaller == limit and not seed.decision.growth.again):
             continue
         probed.append((seed, first, at_first, second, at_second))
-    probed.sort(key=lambda p: (p[2].peak.bytes > goal, min(p[2].seconds, p[4].seconds)))
+    probed.sort(key=lambda p: (min(p[2].peak.bytes, p[4].peak.bytes) > goal, min(p[2].seconds, p[4].seconds)))
     for seed, first, at_first, second, at_second in probed[:FINALISTS]:
         region_size = seed.region.size
+        least = seed.region.least_chunk
         yield at_first
-        if at_first.peak.bytes > goal:
-            least = seed.region.least_chunk
-            if least < first:
-                yield _apply(parent, seed, least, rates)
-            continue
+        if at_second.peak.bytes > at_first.peak.bytes > goal and least < first:
+            yield _apply(parent, seed, least, rates)
         while at_second.peak.bytes <= at_first.peak.bytes and second < region_size - 1:
-            # What holds the peak does not grow with the chunk yet; go on until something does.
+            # What holds the peak does not grow with the chunk yet, or is a state saved for every chunk; go on.
             first, at_first = second, at_second
             second = min(8 * second, region_size - 1)
             at_second = _apply(parent, seed, second, rates)
             yield at_second
-        slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
-        fixed = at_first.peak.bytes - slope * first
+        if at_first.peak.bytes > goal:
+            continue
         sets = [int(rates.cache_bytes * share) for share in CACHE_SHARES]
-        ceiling = goal if most_chunk_bytes is None else min(goal, int(fixed) + most_chunk_bytes)
-        for chunk in sizes(region_size, seed.region.least_chunk, slope, fixed, ceiling, sets):
-            if chunk != first:
-                yield _apply(parent, seed, chunk, rates)
+        known = {first}
+        for _ in range(2):
+            slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
+            fixed = at_first.peak.bytes - slope * first
+            ceiling = goal if most_chunk_bytes is None else min(goal, int(fixed) + most_chunk_bytes)
+            for chunk in sizes(region_size, least, slope, fixed, ceiling, sets):
+                if chunk in known:
+                    continue
+                known.add(chunk)
+                made = _apply(parent, seed, chunk, rates)
+                yield made
+                if made.peak.bytes > goal:
+                    # The peak grows faster than between the probes; the line through this point is nearer.
+                    second, at_second = chunk, made
+                    break
+            else:
+                break
 
 
 def _apply(parent: Proposal, seed: Seed, chunk: int, rates: Rates) -> Proposal:
@@ -148,7 +177,7 @@ def _apply(parent: Proposal, seed: Seed, chunk: int, rates: Rates) -> Proposal:
     peak = project(program)
     return Proposal(
         program=program,
-        splits=(*parent.splits, split),
+        decisions=(*parent.decisions, split),
         seeds=(*parent.seeds, seed),
         peak=peak,
         seconds=predict_s(program, rates) + peak.temporary_bytes / rates.first_touch_bytes_per_s,
@@ -157,4 +186,4 @@ def _apply(parent: Proposal, seed: Seed, chunk: int, rates: Rates) -> Proposal:
 
 def describe(proposals: Sequence[Proposal]) -> str:
     """The proposals as text, for debugging and `explain`."""
-    return "\n".join(f"{p.seconds:.4f} s {p.peak.bytes} bytes: {'; '.join(map(str, p.splits))}" for p in proposals)
+    return "\n".join(f"{p.seconds:.4f} s {p.peak.bytes} bytes: {'; '.join(map(str, p.decisions))}" for p in proposals)

@@ -1,0 +1,119 @@
+"""The sink pass: a big value that a loop reads on every turn is computed there, on every turn.
+
+    rewrite: k = exp(x @ y.T); while(body, k, v) -> while(body computing k from x and y, x, y, v)
+
+By itself that saves nothing. But inside the body the value can be split with what reads it, and then it never exists
+whole: the matrix of a Sinkhorn iteration or of a conjugate-gradient solve is recomputed chunk by chunk. It is chosen
+where nothing cheaper obeys the limit, since each turn pays for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from exla import _compat
+from exla._compat import Literal
+from exla.errors import ReplayMiss
+from exla.ir.check import check
+from exla.ir.memory import Held
+from exla.ir.program import Program, as_struct, evaluate, live_equations, value_bytes
+from exla.passes.decisions import Sink
+from exla.passes.paths import at_path
+
+
+def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
+    """Offer to sink each big value that is live at the peak into the loops that read it.
+
+    Args:
+      held: what is live at the peak.
+      small_bytes: values up to this size may stay where they are.
+
+    Yields:
+      One decision for each operand of control flow that could be computed inside.
+    """
+    for item in held:
+        program = item.program
+        if item.bytes <= small_bytes or item.var not in program.producers:
+            continue
+        for position, k in program.consumers.get(item.var, ()):
+            if k in _compat.constants_of_bodies(program.eqns[position]) and _chain(program, item.var, small_bytes):
+                yield Sink(path=item.path, site=program.site(position), operand=k, small_bytes=small_bytes)
+
+
+def apply_sink(program: Program, decision: Sink) -> Program:
+    """Replay a sink.
+
+    Args:
+      program: the outermost program.
+      decision: the sink.
+
+    Returns:
+      The program whose control flow computes the value itself.
+
+    Raises:
+      ReplayMiss: if the decision does not apply to this program.
+    """
+    return at_path(program, decision.path, lambda inner, _: _sink(inner, decision))
+
+
+def _sink(program: Program, decision: Sink) -> Program:
+    position = decision.site.position
+    if not 0 <= position < len(program.eqns) or program.site(position) != decision.site:
+        raise ReplayMiss(f"{decision}: equation {position} is another one than when the decision was made")
+    eqn = program.eqns[position]
+    if decision.operand not in _compat.constants_of_bodies(eqn):
+        raise ReplayMiss(f"{decision}: it is not a constant of the loop")
+    var = eqn.invars[decision.operand]
+    chain = [] if isinstance(var, Literal) else _chain(program, var, decision.small_bytes)
+    if not chain:
+        raise ReplayMiss(f"{decision}: what computes the value cannot be moved")
+    made = {v for i in chain for v in program.eqns[i].outvars}
+    read = (v for i in chain for v in program.eqns[i].invars if not isinstance(v, Literal) and v not in made)
+    leaves = list(dict.fromkeys(read))
+
+    def rewrite(closed: Any, which: int) -> Any:
+        body = program.jaxpr.replace(invars=leaves, constvars=[], outvars=[var], eqns=[program.eqns[i] for i in chain])
+
+        def step(eqn: Any, operands: list[Any]) -> list[Any]:
+            return _compat.bind(eqn, *operands)
+
+        def run(*values: Any) -> list[Any]:
+            inside = evaluate(body, values[which : which + len(leaves)], step)
+            return evaluate(
+                closed.jaxpr, [*closed.consts, *values[:which], *inside, *values[which + len(leaves) :]], step
+            )
+
+        avals = [v.aval for v in closed.jaxpr.invars]
+        avals[which : which + 1] = [v.aval for v in leaves]
+        return jax.make_jaxpr(run)(*(as_struct(a) for a in avals))
+
+    params = _compat.with_constant_replaced(eqn, decision.operand, len(leaves), rewrite)
+    invars = list(eqn.invars)
+    invars[decision.operand : decision.operand + 1] = leaves
+    eqns = list(program.eqns)
+    eqns[position] = eqn.replace(invars=invars, params=params)
+    changed = Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts)
+    live = live_equations(changed)
+    return check(
+        Program(jaxpr=changed.jaxpr.replace(eqns=[e for i, e in enumerate(eqns) if i in live]), consts=program.consts)
+    )
+
+
+def _chain(program: Program, var: Any, small_bytes: int) -> list[int]:
+    """Positions of the equations that compute a value from small ones and from inputs; empty where one cannot move."""
+    found: set[int] = set()
+    stack = [var]
+    while stack:
+        position = program.producers.get(stack.pop())
+        if position is None or position in found:
+            continue
+        factors = program.factors(position)
+        if factors is None or factors.rule.carried:
+            return []
+        found.add(position)
+        operands = (v for v in program.eqns[position].invars if not isinstance(v, Literal))
+        stack += [v for v in operands if value_bytes(v) > small_bytes]
+    return sorted(found)

@@ -1,0 +1,400 @@
+"""The body of a chunk loop: the equations of a region, on one chunk.
+
+`make_loop` makes the loop of one level. Its body is traced once at the chunk's shapes and, where the chunk does not
+divide the factor, once at the remainder's. What is carried, and what is reduced online, goes through the body as a
+state; everything else that leaves the loop is put together by the loop itself (`exla.passes.split.loop`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from exla import _compat
+from exla._compat import Literal
+from exla.errors import RuleError
+from exla.ir.factors import Carried, Chunk, EquationContext, Passed, Placement
+from exla.ir.program import Program, as_struct, trace_function
+from exla.passes.split.combine import COMBINERS
+from exla.passes.split.loop import Carry, Combine, Loop, Stack
+from exla.passes.split.online import Repair, Running, repaired, usable
+from exla.passes.split.regions import Instance, Region, Sliced, carried_of, factors_of
+
+Leaf = tuple[Any, int | Passed | None]
+"""What a loop reads: a variable or a saved state, and the axis along which it is cut or how else it is passed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """One array of the state of a carried instance before each chunk; `origin` is a variable of its equation."""
+
+    instance: Instance
+    part: int
+    origin: Any
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A repaired sum as the loop leaves it; `origin` is the variable that it becomes."""
+
+    origin: Any
+
+
+def repairs_at(region: Region, position: int) -> list[tuple[Repair, Sequence[Any]]]:
+    """The repaired sum that an equation computes, and its variables."""
+    outvars = region.program.eqns[position].outvars
+    return [(repair, outvars) for (i, _), repair in region.repairs.items() if i == position]
+
+
+def late_variables(repair: Repair) -> list[Any]:
+    """The late variables that a repaired sum needs in the end."""
+    return [*(v.late.var for v in repair.by), *(late.var for _, late in repair.deferred)]
+
+
+def _saved(region: Region, instance: Instance) -> list[Saved]:
+    """What the loops that restart an instance read of its state."""
+    origin = region.program.eqns[instance[0]].outvars[0]
+    return [Saved(instance=instance, part=k, origin=origin) for k in range(len(_states(region, instance)))]
+
+
+def _states(region: Region, instance: Instance, carried: Carried | None = None) -> list[Any]:
+    """Abstract values of the state of a carried instance; `carried` where its rule does not say how."""
+    carried = carried or carried_of(region.program, instance)
+    assert carried is not None
+    context = region.program.context(instance[0])
+    structs = [as_struct(context.operands[k]) for k in carried.into]
+    first = jax.eval_shape(lambda *values: carried.start(context, *values), *structs)
+    return [_compat.shaped_array(a.shape, a.dtype) for a in first]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Output:
+    """One output of the loop of a level: `exported` says whether others want its results, `saved` its states."""
+
+    instance: Instance
+    stacked: Sliced | None
+    exported: bool = True
+    saved: bool = False
+
+
+def _outputs(region: Region, level: int) -> list[_Output]:
+    """The outputs of a level's loop, one for each instance that goes on from chunk to chunk among them."""
+    here = [o for o in region.outputs if o.level == level]
+    found = [
+        _Output(instance=o.instance, stacked=o.stacked)
+        for o in here
+        if o.stacked is not None or not region.runs_on(o.instance, level)
+    ]
+    for instance in region.body(level):
+        if region.runs_on(instance, level):
+            mine = [o for o in here if o.instance == instance and o.stacked is None]
+            exported, saved = (any(o.saved == wanted for o in mine) for wanted in (False, True))
+            found.append(_Output(instance=instance, stacked=None, exported=exported, saved=saved))
+    return found
+
+
+def loop_results(region: Region, level: int) -> list[tuple[Any, bool]]:
+    """What the loop of one level computes, in the order of its outputs, and whether anybody takes it from there."""
+    found: list[tuple[Any, bool]] = []
+    for output in _outputs(region, level):
+        if output.stacked is not None:
+            found.append((output.stacked[0], True))
+            continue
+        position, name = output.instance
+        placed = factors_of(region.program, position).results[name]
+        results = [v for v, p in zip(region.program.eqns[position].outvars, placed, strict=True) if p is None]
+        if output.instance in region.repairs:
+            results = [Unfinished(v) for v in results]
+        found += [(v, output.exported) for v in results]
+        if output.saved:
+            found += [(s, True) for s in _saved(region, output.instance)]
+    return found
+
+
+def _online(region: Region, level: int) -> dict[Instance, Carried]:
+    """How the combined outputs of a level are carried that others in the loop need so far, and those others."""
+    here = {o.instance for o in region.outputs if o.level == level}
+    sums = [instance for instance in region.repairs if instance in here]
+    bases = [base for instance in sums for value in region.repairs[instance].by for base in value.bases]
+    return {instance: _as_carried(region, instance) for instance in dict.fromkeys((*bases, *sums))}
+
+
+def _as_carried(region: Region, instance: Instance) -> Carried:
+    """A reduction as something carried: its combiner's state."""
+    combiner = COMBINERS.get(factors_of(region.program, instance[0]).rule.reduced[instance[1]])
+    assert combiner.identity is not None
+    identity = combiner.identity
+
+    def start(context: EquationContext) -> list[Any]:
+        structs = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in context.results]
+        return [identity(jax.eval_shape(combiner.prepare, s)) for s in structs]
+
+    def step(chunk: Chunk, state: list[Any], *operands: Any) -> tuple[list[Any], list[Any]]:
+        partial = [combiner.prepare(p) for p in chunk.factors.rule.replay(chunk, *operands)]
+        return [], list(combiner.merge(chunk.context, state, partial))
+
+    return Carried(start=start, step=step, finish=lambda context, state: list(combiner.finish(context, state)))
+
+
+def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]:
+    """The loop of one level of a region, and the leaves that are its operands."""
+    maker = _LoopMaker(region=region, level=level)
+    main, parts = maker.trace(chunk)
+    remainder = region.size % chunk
+    tail = maker.trace(remainder)[0] if remainder else None
+    starts: list[Leaf] = []
+    made: list[Stack | Combine | Carry] = []
+    for output, count in zip(maker.outputs, parts, strict=True):
+        position, name = output.instance
+        factors, context = factors_of(region.program, position), region.program.context(position)
+        if output.stacked is not None:
+            var, axis = output.stacked
+            block = var.aval.shape[axis] // region.size
+            made.append(Stack(aval=var.aval, placement=Placement(axis=axis, block=block)))
+        elif output.instance in maker.carried:
+            carried = maker.carried[output.instance]
+            before = len(maker.leaves) + len(starts)
+            starts += [(region.program.eqns[position].invars[k], Passed.START) for k in carried.into]
+            made.append(
+                Carry(
+                    carried=carried,
+                    context=context,
+                    start=tuple(range(before, len(maker.leaves) + len(starts))),
+                    states=tuple(maker.states[output.instance]),
+                    unplaced=tuple(k for k, p in enumerate(factors.results[name]) if p is None),
+                    saved=-(-region.size // chunk) if output.saved else 0,
+                )
+            )
+        else:
+            made.append(Combine(combiner=factors.rule.reduced[name], context=context, parts=count))
+    loop = Loop(
+        body=main,
+        tail=tail,
+        size=region.size,
+        chunk=chunk,
+        operands=(*maker.placements, *(Passed.START for _ in starts)),
+        outputs=tuple(made),
+        reverse=level in region.reverse,
+    )
+    return loop, maker.leaves + starts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _LoopMaker:
+    """What the loop of one level of a region reads, computes and carries."""
+
+    region: Region
+    level: int
+
+    @cached_property
+    def instances(self) -> list[Instance]:
+        return self.region.body(self.level)
+
+    @cached_property
+    def outputs(self) -> list[_Output]:
+        return _outputs(self.region, self.level)
+
+    @cached_property
+    def carried(self) -> dict[Instance, Carried]:
+        """The instances that go on from chunk to chunk, in the order of the outputs."""
+        online = _online(self.region, self.level)
+        found: dict[Instance, Carried] = {}
+        for output in self.outputs:
+            own = carried_of(self.region.program, output.instance)
+            how = own if self.region.runs_on(output.instance, self.level) else online.get(output.instance)
+            if output.stacked is None and how is not None:
+                found[output.instance] = how
+        return found
+
+    @cached_property
+    def states(self) -> dict[Instance, list[Any]]:
+        """Abstract values of the states of what is carried."""
+        return {i: _states(self.region, i, carried) for i, carried in self.carried.items()}
+
+    @cached_property
+    def running(self) -> dict[Any, tuple[Repair, Running]]:
+        """The late variables that the loop computes as far as it can."""
+        repairs = [r for i, r in self.region.repairs.items() if i in self.carried]
+        return {value.late.var: (repair, value) for repair in repairs for value in repair.by}
+
+    @cached_property
+    def deferred(self) -> set[Any]:
+        """The late variables that sums are multiplied or divided by after the loop."""
+        repairs = [r for i, r in self.region.repairs.items() if i in self.carried]
+        return {late.var for repair in repairs for _, late in repair.deferred}
+
+    @cached_property
+    def leaves(self) -> list[Leaf]:
+        program = self.region.program
+        found: list[Leaf] = []
+        for instance in self.instances:
+            own = carried_of(program, instance)
+            for k, (var, axis) in enumerate(self.region.operands(instance)):
+                if isinstance(var, Literal) or (own is not None and k in own.into):
+                    continue
+                if axis is None and self.region.is_late(var, self.level):
+                    continue
+                if axis is None or self.region.makers.get((var, axis)) not in self.instances:
+                    found.append((var, axis))
+            if own is not None and instance not in self.carried:
+                found += [(saved, Passed.TRIP) for saved in _saved(self.region, instance)]
+        for _, value in self.running.values():
+            operands = [v for i in value.chain for v in program.eqns[i].invars if not isinstance(v, Literal)]
+            found += [(v, None) for v in operands if not self.region.is_late(v, self.level)]
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def placements(self) -> list[Placement | Passed | None]:
+        return [
+            Placement(axis=how, block=var.aval.shape[how] // self.region.size) if isinstance(how, int) else how
+            for var, how in self.leaves
+        ]
+
+    def trace(self, size: int) -> tuple[Program, list[int]]:
+        """Trace the equations on a chunk of a size; also return how many arrays each output has."""
+        parts: list[int] = []
+
+        def one_chunk(offset: Any, *values: Any) -> list[Any]:
+            rest = iter(values)
+            before = {instance: [next(rest) for _ in avals] for instance, avals in self.states.items()}
+            chunk = _OneChunk(
+                maker=self, size=size, offset=offset, before=before, given=dict(zip(self.leaves, rest, strict=True))
+            )
+            for instance in self.instances:
+                chunk.compute(instance)
+            found = [chunk.after[o.instance] if o.stacked is None else [chunk.made[o.stacked]] for o in self.outputs]
+            parts[:] = [len(f) for f in found]
+            return [array for f in found for array in f]
+
+        avals = [_compat.shaped_array((), "int32")]
+        avals += [aval for states in self.states.values() for aval in states]
+        for (var, _), placement in zip(self.leaves, self.placements, strict=True):
+            if isinstance(var, Saved):
+                avals.append(_states(self.region, var.instance)[var.part])
+                continue
+            shape = list(var.aval.shape)
+            if isinstance(placement, Placement):
+                shape[placement.axis] = size * placement.block
+            avals.append(_compat.shaped_array(shape, var.aval.dtype))
+        return trace_function(one_chunk, avals), parts
+
+
+@dataclass(kw_only=True)
+class _OneChunk:
+    """The values of one chunk while its equations are traced.
+
+    Attributes:
+      maker: the loop.
+      size: indices of the factor in the chunk.
+      offset: the first of them, a traced int32 scalar.
+      before: state of what is carried, before the chunk.
+      given: values of the leaves.
+      made: what has been computed, cut along the factor.
+      after: state of what is carried after the chunk, and partial results of what is combined.
+    """
+
+    maker: _LoopMaker
+    size: int
+    offset: Any
+    before: dict[Instance, list[Any]]
+    given: dict[Leaf, Any]
+    made: dict[Sliced, Any] = field(default_factory=dict)
+    after: dict[Instance, list[Any]] = field(default_factory=dict)
+
+    def compute(self, instance: Instance) -> None:
+        """Evaluate one instance on the chunk."""
+        position, name = instance
+        region = self.maker.region
+        factors, eqn = factors_of(region.program, position), region.program.eqns[position]
+        grain = factors.sizes[name] // region.size
+        chunk = Chunk(
+            context=region.program.context(position),
+            factors=factors,
+            factor=name,
+            size=self.size * grain,
+            offset=self.offset if grain == 1 else self.offset * grain,
+        )
+        own = carried_of(region.program, instance)
+        operands = [
+            None if own is not None and k in own.into else self._read(var, axis)
+            for k, (var, axis) in enumerate(region.operands(instance))
+        ]
+        carried = self.maker.carried.get(instance, own)
+        placed = factors.results[name]
+        results: list[Any] = [None] * len(placed)
+        reached = [k for k, p in enumerate(placed) if p is not None]
+        with _compat.equation_context(eqn):
+            if carried is not None:
+                found, self.after[instance] = carried.step(chunk, self._state(instance), *operands)
+            elif reached:
+                found = list(factors.rule.replay(chunk, *operands))
+            else:
+                found, self.after[instance] = [], list(factors.rule.replay(chunk, *operands))
+        for k, result in zip(reached, found, strict=True):
+            results[k] = result
+            if tuple(result.shape) != chunk.result_shape(k):
+                raise RuleError(
+                    f"factor rule of {chunk.context.primitive!r}: a chunk of factor {name!r} gave shape "
+                    f"{tuple(result.shape)}, expected {chunk.result_shape(k)}"
+                )
+        made = zip(eqn.outvars, placed, results, strict=True)
+        self.made.update(((v, p.axis), r) for v, p, r in made if p is not None)
+
+    def _read(self, var: Any, axis: int | None) -> Any:
+        if isinstance(var, Literal):
+            return var.val
+        if axis is not None and (var, axis) in self.made:
+            return self.made[var, axis]
+        if (var, axis) in self.given:
+            return self.given[var, axis]
+        if var in self.maker.running:
+            repair, value = self.maker.running[var]
+            return usable(repair, self._so_far(repair, value, self.after, self._done(after=True)))
+        if var in self.maker.deferred:
+            return jnp.ones(var.aval.shape, var.aval.dtype)
+        raise RuleError(f"a chunk loop needs {var.aval.str_short()} before it is there; this is a bug in exla")
+
+    def _state(self, instance: Instance) -> list[Any]:
+        """The state of a carried instance before the chunk."""
+        if instance not in self.before:
+            return [self.given[saved, Passed.TRIP] for saved in _saved(self.maker.region, instance)]
+        state = self.before[instance]
+        repair = self.maker.region.repairs.get(instance)
+        if repair is None:
+            return state
+        old, new = (
+            [self._so_far(repair, value, states, self._done(after=after)) for value in repair.by]
+            for states, after in ((self.before, False), (self.after, True))
+        )
+        each = repair.count // self.maker.region.size
+        return [repaired(repair, total, old, new, each * self._done(after=False)) for total in state]
+
+    def _done(self, *, after: bool) -> Any:
+        """How many indices of the factor the chunks have covered, before or after this one."""
+        region = self.maker.region
+        if self.maker.level in region.reverse:
+            return region.size - self.offset - (0 if after else self.size)
+        return self.offset + (self.size if after else 0)
+
+    def _so_far(self, repair: Repair, value: Running, states: dict[Instance, list[Any]], done: Any) -> Any:
+        """A late value as it follows from what the loop has combined."""
+        program = self.maker.region.program
+        env: dict[Any, Any] = {}
+        for base in value.bases:
+            state = states[base]
+            if repair.kind == "squared":
+                state = [s * self.maker.region.size / jnp.maximum(done, 1).astype(s.dtype) for s in state]
+            results = self.maker.carried[base].finish(program.context(base[0]), state)
+            env.update(zip(program.eqns[base[0]].outvars, results, strict=True))
+        for position in value.chain:
+            eqn = program.eqns[position]
+            operands = [
+                v.val if isinstance(v, Literal) else env[v] if v in env else self.given[v, None] for v in eqn.invars
+            ]
+            env.update(zip(eqn.outvars, _compat.bind(eqn, *operands), strict=True))
+        return env[value.late.var]
