@@ -76,7 +76,7 @@ def _inner(eqn: Any, where: str) -> list[Program]:
             if placement is Passed.TRIP:
                 shape = shape[1:]
             elif isinstance(placement, Placement):
-                shape[placement.axis] = size * placement.block
+                shape[placement.axis] = placement.length(size)
             if tuple(shape) != tuple(inside.aval.shape):
                 raise ProgramError(f"{where} slices {eqn.invars[k].aval.str_short()} into {inside.aval.str_short()}")
         if len(body.outvars) != sum(o.parts for o in loop.outputs):

@@ -14,6 +14,8 @@ two factors, `a` outermost, as reshape makes them. Only the outermost factor of 
 axis is cut into chunks, which axes are cut with it, and is anything reduced?* What has no rule ties nothing:
 all its axes are whole, and it is a barrier.
 
+A factor may reach into an operand with a *halo*, as the rows of a convolution do: a chunk of it needs a few rows more.
+
 A factor may also be *carried*: run through in order, with a state handed on from chunk to chunk, as the running total
 of a cumulative sum, the carry of a scan, or the array that a scatter writes into (`Carried`).
 
@@ -30,6 +32,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from exla.errors import RuleError
 from exla.registry import Registry
@@ -58,10 +64,19 @@ class EquationContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a factor runs: `axis` of a value, one index of the factor covering `block` indices of the axis."""
+    """Where a factor runs: `axis` of a value, one index of the factor covering `block` indices of the axis.
+
+    With a `halo` (before, extra), a chunk of `size` indices from `offset` covers `size * block + extra` indices of the
+    axis from `offset * block - before`; what of that lies outside the axis holds any numbers at all.
+    """
 
     axis: int
     block: int = 1
+    halo: tuple[int, int] | None = None
+
+    def length(self, size: int) -> int:
+        """How many indices of the axis a chunk of the factor covers."""
+        return size * self.block + (0 if self.halo is None else self.halo[1])
 
 
 class Passed(enum.Enum):
@@ -97,6 +112,16 @@ class Chunk:
         """Shape of result `k` cut to this chunk (its whole shape where the factor does not reach it)."""
         return self._cut(self.context.results[k].shape, self.factors.results[self.factor][k])
 
+    def mask_outside(self, k: int, slab: Any, fill: Any) -> Any:
+        """Operand `k` cut to this chunk with its halo, `fill` in place of what lies outside the operand."""
+        place = self.factors.operands[self.factor][k]
+        if place is None or place.halo is None:
+            return slab
+        shape = [slab.shape[place.axis] if axis == place.axis else 1 for axis in range(slab.ndim)]
+        index = lax.broadcasted_iota(np.int32, shape, place.axis) + (self.offset * place.block - place.halo[0])
+        inside = (index >= 0) & (index < self.context.operands[k].shape[place.axis])
+        return jnp.where(inside, slab, lax.convert_element_type(fill, slab.dtype))
+
     def bind(self, *operands: Any, **params: Any) -> list[Any]:
         """Evaluate the primitive on the slices, with some parameters replaced."""
         return self.context.bind(*operands, **params)
@@ -105,7 +130,7 @@ class Chunk:
         if placement is None:
             return tuple(shape)
         cut = list(shape)
-        cut[placement.axis] = self.size * placement.block
+        cut[placement.axis] = placement.length(self.size)
         return tuple(cut)
 
 
@@ -151,6 +176,8 @@ class FactorRule:
         reduced factor, the partial state that the combiner merges.
       whole: axis-independent reason why axes are whole, for `explain`.
       sizes: sizes of the factors that no axis holds alone.
+      windows: factor name -> operand -> its placement with a halo, for the factors of which a chunk reaches beyond the
+        same chunk of an operand; the equation has `_` for that axis of the operand.
     """
 
     equation: str
@@ -159,6 +186,7 @@ class FactorRule:
     replay: Replay = replay_unchanged
     whole: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[str, Mapping[int, Placement]] = field(default_factory=dict)
 
 
 FACTOR_RULES: Registry[Callable[[EquationContext], FactorRule]] = Registry("factor rule", package="exla.rules.factor")
@@ -213,7 +241,7 @@ class Factors:
     def _at(self, places: Mapping[str, tuple[Placement | None, ...]], k: int, axis: int) -> str | None:
         for name, at in places.items():
             place = at[k]
-            if place is not None and place.axis == axis and name not in self.hidden:
+            if place is not None and place.axis == axis and place.halo is None and name not in self.hidden:
                 return name
         return None
 
@@ -258,6 +286,12 @@ def parse(rule: FactorRule, context: EquationContext) -> Factors:
                     outermost = outermost and sizes[name] == 1
             for name in sizes:
                 places[side][name].append(found.get(name))
+    for name, windows in rule.windows.items():
+        for k, placement in windows.items():
+            before, extra = placement.halo or (0, 0)
+            places[0][name][k] = Placement(
+                axis=placement.axis, block=int(placement.block), halo=(int(before), int(extra))
+            )
     return Factors(
         rule=rule,
         sizes=sizes,

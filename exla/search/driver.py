@@ -36,6 +36,8 @@ from exla.targets.base import CompiledBytes, Target
 from exla.version import rules_hash
 
 MOST_COMPILES = 8
+HOPELESS = 3
+"""After so many candidates in a row that come no nearer to the limit, the search gives up."""
 EXPANSIONS = {"exla_split": lambda eqn, operands, evaluate: run_loop(eqn.params["loop"], operands, evaluate)}
 RECORDED = ("program", "arguments", "target", "device", "jax", "jaxlib", "xla_flags", "exla", "limit", "options")
 
@@ -326,6 +328,7 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
     plain = search.candidate(search.call.program, (), ())
     if plain is not None and not _wants_smaller(search.options, plain.peak):
         return plain, ()
+    smallest: list[int] = []
     for _ in range(MOST_COMPILES):
         proposals = propose(
             search.call.program,
@@ -345,6 +348,9 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
         if choice is not None:
             return choice, best
         counted = search.tried[-1].compiled_bytes
+        smallest.append(min([*smallest[-1:], counted.total] if counted else smallest[-1:], default=goal))
+        if len(smallest) > HOPELESS and smallest[-1] > 0.95 * smallest[-1 - HOPELESS]:
+            break
         over = 2 * limit if counted is None else counted.total
         fixed = first.peak.arguments_bytes + first.peak.outputs_bytes
         share = max(limit - fixed, 0) / max(over - fixed, 1)

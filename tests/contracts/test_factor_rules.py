@@ -47,6 +47,17 @@ def backwards(x):
     return lax.scan(lambda c, a: (c * 0.5 + a, jnp.sin(c)), jnp.zeros(3), x, reverse=True)
 
 
+def two_layers(x, first, second):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    hidden = jnp.tanh(lax.conv_general_dilated(x, first, (1, 1), "SAME", dimension_numbers=numbers))
+    return lax.conv_general_dilated(hidden, second, (1, 1), [(1, 0), (1, 1)], dimension_numbers=numbers)
+
+
+def diffused(x):
+    inner = x[1:-1] + 0.1 * (x[2:] - 2 * x[1:-1] + x[:-2])
+    return jnp.concatenate([x[:1], inner, x[-1:]])
+
+
 def spd_examples(fn):
     return [(fn, (positive_definite(3, 4, 4),)), (fn, (positive_definite(7, 3, 3),))]
 
@@ -97,10 +108,15 @@ EXAMPLES = {
     "slice": [
         (lambda x: x[:, 1:4], (array(6, 7),)),
         (lambda x: x[::2], (array(6, 7),)),
+        (lambda x: jnp.sum(jnp.diff(jnp.sin(x), axis=0) ** 2, axis=0), (array(9, 7),)),
+        (lambda x: diffused(diffused(x * x)), (array(9, 7),)),
+        (lambda x: jnp.exp(jnp.roll(jnp.sin(x), 2, axis=0)) * x[::-1], (array(9, 7),)),
+        (lambda x: (x[1::3] + x[:-2:3]).sum(1), (array(10, 7),)),
     ],
     "pad": [
         (lambda x: jnp.pad(x, ((0, 0), (1, 2))), (array(6, 7),)),
         (lambda x: lax.pad(x, 0.0, [(0, 0, 1), (0, 0, 0)]), (array(6, 7),)),
+        (lambda x: lax.pad(jnp.cos(x), 2.0, [(-1, 3, 0), (2, -2, 0)]), (array(6, 7),)),
     ],
     "rev": [(lambda x: jnp.flip(x, 1), (array(6, 7),))],
     "tile": [(lambda x: jnp.tile(x, (1, 3)), (array(6, 7),))],
@@ -189,8 +205,25 @@ EXAMPLES = {
             lambda x, w: lax.conv_general_dilated(x, w, (2,), "VALID", feature_group_count=2),
             (array(3, 4, 9), array(6, 2, 3)),
         ),
+        (two_layers, (array(1, 9, 5, 2), array(3, 3, 2, 4), array(2, 3, 4, 3))),
+        (
+            jax.grad(lambda *a: jnp.sum(two_layers(*a)), argnums=(0, 1, 2)),
+            (array(1, 9, 5, 2), array(3, 3, 2, 4), array(2, 3, 4, 3)),
+        ),
+        (
+            lambda x, w: lax.conv_general_dilated(x, w, (2,), [(3, 1)], rhs_dilation=(2,)),
+            (array(2, 3, 13), array(4, 3, 3)),
+        ),
+        (
+            lambda x, w: lax.conv_general_dilated(x, w, (1,), [(2, 2)], lhs_dilation=(2,)),
+            (array(2, 3, 7), array(4, 3, 3)),
+        ),
     ],
-    "reduce_window_sum": [(lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 2), "VALID"), (array(6, 9),))],
+    "reduce_window_sum": [
+        (lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 2), "VALID"), (array(6, 9),)),
+        (lambda x: lax.reduce_window(jnp.sin(x), 0.0, lax.add, (3, 2), (2, 2), "SAME"), (array(9, 8),)),
+        (lambda x: lax.reduce_window(x, 0.0, lax.add, (3,), (1,), "SAME", window_dilation=(2,)), (array(11),)),
+    ],
     "reduce_window_max": [(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3), (1, 2), "SAME"), (array(6, 9),))],
     "reduce_window_min": [(lambda x: lax.reduce_window(x, jnp.inf, lax.min, (3, 1), (2, 1), "SAME"), (array(9, 6),))],
     "reduce": [
@@ -273,9 +306,10 @@ CASES = [
 TOLERANCE = frozenset(
     ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_prod", "reduce", "cumsum", "cumprod", "cumlogsumexp")
     + ("cholesky", "lu", "qr", "geqrf", "eigh", "svd", "triangular_solve", "householder_product", "eig", "schur")
-    + ("hessenberg", "tridiagonal", "tridiagonal_solve", "symmetric_product", "fft")
+    + ("hessenberg", "tridiagonal", "tridiagonal_solve", "symmetric_product", "fft", "slice")
+    + ("reduce_window_sum",)
 )
-"""Primitives whose chunks may be summed or solved in another order than the whole."""
+"""Primitives whose chunks, or whose examples', may be summed, solved or contracted in another order than the whole."""
 
 
 def on_device(values):
@@ -334,10 +368,10 @@ CUTTABLE = {
     ("transpose", 0): {"a0", "a1", "a2"},
     ("reshape", 0): {"g0_0"},
     ("reshape", 3): {"g0"},
-    ("concatenate", 0): {"a0"},
-    ("slice", 0): {"a0"},
-    ("slice", 1): {"a1"},
-    ("pad", 0): {"a0"},
+    ("concatenate", 0): {"a0", "a1"},
+    ("slice", 0): {"a0", "a1"},
+    ("slice", 1): {"a0", "a1"},
+    ("pad", 0): {"a0", "a1"},
     ("rev", 0): {"a0"},
     ("cumsum", 0): {"a0", "a1", "a2"},
     ("sort", 0): {"a0"},
@@ -349,8 +383,8 @@ CUTTABLE = {
     ("triangular_solve", 0): {"b0", "c"},
     ("triangular_solve", 1): {"c"},
     ("fft", 0): {"b0"},
-    ("conv_general_dilated", 0): {"n", "o", "c"},
-    ("conv_general_dilated", 1): {"n"},
+    ("conv_general_dilated", 0): {"n", "o", "c", "s0", "s1", "t0", "t1"},
+    ("conv_general_dilated", 1): {"n", "s0", "t0"},
     ("reduce_sum", 0): {"a0", "a1", "a2"},
     ("argmax", 0): {"a0", "a1", "a2"},
     ("dot_general", 0): {"b0", "i1", "j3", "k0", "k1"},

@@ -85,7 +85,9 @@ def test_any_chunks_give_the_unsplit_values(x64, name):
     program, seeds = seeds_of(fn, s, v)
     assert any(seed.region.repairs for seed in seeds) == (name in ONLINE)
     expected = jax.tree.leaves(fn(s, v))
-    tolerance = {"half_precision": 2e-2, "summed_in_half_precision": 2e-2, "variance_far_from_zero": 1e-7}.get(name, 1e-9)
+    tolerance = {"half_precision": 2e-2, "summed_in_half_precision": 2e-2, "variance_far_from_zero": 1e-7}.get(
+        name, 1e-9
+    )
     for seed in seeds:
         region = seed.region
         for chunk in sorted({1, 3} & set(range(region.least_chunk, region.size))):

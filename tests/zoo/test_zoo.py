@@ -18,7 +18,7 @@ GENTLY = {
     *("smith_waterman",),
 }
 MAY_BE_REFUSED_TINY = {"qr_least_squares", "rnn_gradient", "sort_pairs", "viterbi"} | {"heat_equation"}  # jax 0.12
-MAY_BE_REFUSED_FAR_OVER = {"conv_net", "exact_marginal_likelihood"}
+MAY_BE_REFUSED_FAR_OVER = {"exact_marginal_likelihood"}
 MUST_RUN = set(ZOO) - MAY_BE_REFUSED_TINY
 MUST_FIT = set(FAR_OVER) - MAY_BE_REFUSED_FAR_OVER
 

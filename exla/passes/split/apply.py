@@ -75,7 +75,7 @@ def _order(region: Region, leaves: dict[int, list[Leaf]]) -> list[Node]:
     for level, found in leaves.items():
         reads["loop", level] = [v for v, _ in found if not isinstance(v, Literal)]
         makes.update((v, ("loop", level)) for v, wanted in loop_results(region, level) if wanted)
-    for (position, _), repair in region.repairs.items():
+    for (position, _, _), repair in region.repairs.items():
         (var,) = program.eqns[position].outvars
         if Unfinished(var) in makes:
             reads["repair", position] = [Unfinished(var), *late_variables(repair)]
@@ -90,7 +90,7 @@ def _order(region: Region, leaves: dict[int, list[Leaf]]) -> list[Node]:
             users.setdefault(other, []).append(node)
 
     def priority(node: Node) -> int:
-        return max(i for i, _ in region.body(node[1])) if node[0] == "loop" else node[1]
+        return max(i for i, _, _ in region.body(node[1])) if node[0] == "loop" else node[1]
 
     ready = [(priority(n), n) for n, before in needs.items() if not before]
     heapq.heapify(ready)

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from exla import _compat
 from exla._compat import Literal
@@ -23,10 +24,10 @@ from exla.ir.program import Program, as_struct, trace_function
 from exla.passes.split.combine import COMBINERS
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
 from exla.passes.split.online import Repair, Running, repaired, usable
-from exla.passes.split.regions import Instance, Region, Sliced, carried_of, factors_of
+from exla.passes.split.regions import Cut, Instance, Region, Sliced, carried_of, factors_of
 
-Leaf = tuple[Any, int | Passed | None]
-"""What a loop reads: a variable or a saved state, and the axis along which it is cut or how else it is passed."""
+Leaf = tuple[Any, Cut | Passed | None]
+"""What a loop reads: a variable or a saved state, and how it is cut or else passed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Unfinished:
 def repairs_at(region: Region, position: int) -> list[tuple[Repair, Sequence[Any]]]:
     """The repaired sum that an equation computes, and its variables."""
     outvars = region.program.eqns[position].outvars
-    return [(repair, outvars) for (i, _), repair in region.repairs.items() if i == position]
+    return [(repair, outvars) for (i, _, _), repair in region.repairs.items() if i == position]
 
 
 def late_variables(repair: Repair) -> list[Any]:
@@ -105,7 +106,7 @@ def loop_results(region: Region, level: int) -> list[tuple[Any, bool]]:
         if output.stacked is not None:
             found.append((output.stacked[0], True))
             continue
-        position, name = output.instance
+        position, name, _ = output.instance
         placed = factors_of(region.program, position).results[name]
         results = [v for v, p in zip(region.program.eqns[position].outvars, placed, strict=True) if p is None]
         if output.instance in region.repairs:
@@ -150,10 +151,10 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
     starts: list[Leaf] = []
     made: list[Stack | Combine | Carry] = []
     for output, count in zip(maker.outputs, parts, strict=True):
-        position, name = output.instance
+        position, name, _ = output.instance
         factors, context = factors_of(region.program, position), region.program.context(position)
         if output.stacked is not None:
-            var, axis = output.stacked
+            var, (axis, _) = output.stacked
             block = var.aval.shape[axis] // region.size
             made.append(Stack(aval=var.aval, placement=Placement(axis=axis, block=block)))
         elif output.instance in maker.carried:
@@ -234,13 +235,13 @@ class _LoopMaker:
         found: list[Leaf] = []
         for instance in self.instances:
             own = carried_of(program, instance)
-            for k, (var, axis) in enumerate(self.region.operands(instance)):
+            for k, (var, cut) in enumerate(self.region.operands(instance)):
                 if isinstance(var, Literal) or (own is not None and k in own.into):
                     continue
-                if axis is None and self.region.is_late(var, self.level):
+                if cut is None and self.region.is_late(var, self.level):
                     continue
-                if axis is None or self.region.makers.get((var, axis)) not in self.instances:
-                    found.append((var, axis))
+                if cut is None or self.region.makers.get((var, cut)) not in self.instances:
+                    found.append((var, cut))
             if own is not None and instance not in self.carried:
                 found += [(saved, Passed.TRIP) for saved in _saved(self.region, instance)]
         for _, value in self.running.values():
@@ -250,10 +251,14 @@ class _LoopMaker:
 
     @cached_property
     def placements(self) -> list[Placement | Passed | None]:
-        return [
-            Placement(axis=how, block=var.aval.shape[how] // self.region.size) if isinstance(how, int) else how
-            for var, how in self.leaves
-        ]
+        return [self._placement(var, how) if isinstance(how, tuple) else how for var, how in self.leaves]
+
+    def _placement(self, var: Any, cut: Cut) -> Placement:
+        axis, window = cut
+        if window:
+            step, before, extra = window
+            return Placement(axis=axis, block=step, halo=(before, extra))
+        return Placement(axis=axis, block=var.aval.shape[axis] // self.region.size)
 
     def trace(self, size: int) -> tuple[Program, list[int]]:
         """Trace the equations on a chunk of a size; also return how many arrays each output has."""
@@ -279,7 +284,7 @@ class _LoopMaker:
                 continue
             shape = list(var.aval.shape)
             if isinstance(placement, Placement):
-                shape[placement.axis] = size * placement.block
+                shape[placement.axis] = placement.length(size)
             avals.append(_compat.shaped_array(shape, var.aval.dtype))
         return trace_function(one_chunk, avals), parts
 
@@ -308,21 +313,22 @@ class _OneChunk:
 
     def compute(self, instance: Instance) -> None:
         """Evaluate one instance on the chunk."""
-        position, name = instance
+        position, name, window = instance
         region = self.maker.region
         factors, eqn = factors_of(region.program, position), region.program.eqns[position]
-        grain = factors.sizes[name] // region.size
+        step, before, extra = window or (factors.sizes[name] // region.size, 0, 0)
+        start = self.offset if step == 1 else self.offset * step
         chunk = Chunk(
             context=region.program.context(position),
             factors=factors,
             factor=name,
-            size=self.size * grain,
-            offset=self.offset if grain == 1 else self.offset * grain,
+            size=self.size * step + extra,
+            offset=start - before if before else start,
         )
         own = carried_of(region.program, instance)
         operands = [
-            None if own is not None and k in own.into else self._read(var, axis)
-            for k, (var, axis) in enumerate(region.operands(instance))
+            None if own is not None and k in own.into else self._read(var, cut)
+            for k, (var, cut) in enumerate(region.operands(instance))
         ]
         carried = self.maker.carried.get(instance, own)
         placed = factors.results[name]
@@ -343,21 +349,30 @@ class _OneChunk:
                     f"{tuple(result.shape)}, expected {chunk.result_shape(k)}"
                 )
         made = zip(eqn.outvars, placed, results, strict=True)
-        self.made.update(((v, p.axis), r) for v, p, r in made if p is not None)
+        self.made.update(((v, (p.axis, window)), r) for v, p, r in made if p is not None)
 
-    def _read(self, var: Any, axis: int | None) -> Any:
+    def _read(self, var: Any, cut: Cut | None) -> Any:
         if isinstance(var, Literal):
             return var.val
-        if axis is not None and (var, axis) in self.made:
-            return self.made[var, axis]
-        if (var, axis) in self.given:
-            return self.given[var, axis]
+        if cut is not None and (var, cut) in self.made:
+            return self.made[var, cut]
+        if (var, cut) in self.given:
+            return self.given[var, cut]
+        if cut is not None and (var, cut) in self.maker.region.makers:
+            return self._part(var, cut)
         if var in self.maker.running:
             repair, value = self.maker.running[var]
             return usable(repair, self._so_far(repair, value, self.after, self._done(after=True)))
         if var in self.maker.deferred:
             return jnp.ones(var.aval.shape, var.aval.dtype)
         raise RuleError(f"a chunk loop needs {var.aval.str_short()} before it is there; this is a bug in exla")
+
+    def _part(self, var: Any, cut: Cut) -> Any:
+        """A window of a value of which a wider one is there."""
+        axis, (step, before, extra) = cut
+        _, _, wider = self.maker.region.makers[var, cut]
+        first = wider[1] - before
+        return lax.slice_in_dim(self.made[var, (axis, wider)], first, first + self.size * step + extra, axis=axis)
 
     def _state(self, instance: Instance) -> list[Any]:
         """The state of a carried instance before the chunk."""

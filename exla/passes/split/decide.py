@@ -14,6 +14,7 @@ from typing import Any
 
 from exla._compat import Literal
 from exla.errors import ReplayMiss
+from exla.ir.factors import Placement
 from exla.ir.memory import Held
 from exla.ir.program import Program, Site
 from exla.passes.decisions import Growth, Split
@@ -22,6 +23,9 @@ from exla.passes.split.apply import split_program
 from exla.passes.split.grow import grow
 from exla.passes.split.regions import Region
 
+MOST_FOLLOWED = 200
+"""How many values are followed downwards from one that is read with a halo."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
@@ -29,6 +33,11 @@ class Seed:
 
     region: Region
     decision: Split
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether something is computed inside that is computed outside as well, so that another split may follow."""
+        return self.decision.growth.again or any(window for _, _, window in self.region.instances)
 
     def split(self, chunk: int) -> Split:
         """The decision to cut this seed's factor into chunks of this size."""
@@ -69,18 +78,56 @@ def enumerate_splits(
         if max(shape, default=0) < 2:
             continue
         looked_at += 1
-        for axis in range(len(shape)):
+        starts = [s for axis in range(len(shape)) for s in ((item.var, axis), *_behind_windows(item, axis))]
+        for var, axis in dict.fromkeys(starts):
             region = None
             for growth in growths:
                 if growth.online and (region is None or len(region.levels) < 2):
                     continue
-                region = grow(item.program, item.var, axis, growth)
+                region = grow(item.program, var, axis, growth)
                 if region is None:
                     continue
                 identity = (item.path, region.instances, region.outputs)
                 if identity not in known:
                     known.add(identity)
-                    yield Seed(region=region, decision=_decision(item, axis, growth))
+                    yield Seed(region=region, decision=_decision(replace(item, var=var), axis, growth))
+
+
+def _behind_windows(item: Held, axis: int) -> Iterator[tuple[Any, int]]:
+    """Where to start so that growing upwards reaches a value which is read with a halo: the last values it leads to."""
+    program = item.program
+    stack = [(item.var, axis, False)]
+    seen: set[tuple[Any, int, bool]] = set()
+    while stack and len(seen) < MOST_FOLLOWED:
+        var, along, crossed = stack.pop()
+        if (var, along, crossed) in seen:
+            continue
+        seen.add((var, along, crossed))
+        further = [
+            (result, place.axis, crossed or has_halo)
+            for position, k in program.consumers.get(var, ())
+            for name, has_halo in _factors_along(program, position, k, along)
+            for result, place in zip(program.eqns[position].outvars, _results(program, position, name), strict=True)
+            if place is not None
+        ]
+        if crossed and not further:
+            yield var, along
+        stack += further
+
+
+def _factors_along(program: Program, position: int, k: int, axis: int) -> list[tuple[str, bool]]:
+    """The factors that run along an axis of an operand, and whether with a halo."""
+    factors = program.factors(position)
+    places = {} if factors is None else {name: at[k] for name, at in factors.operands.items()}
+    return [
+        (name, place.halo is not None) for name, place in places.items() if place is not None and place.axis == axis
+    ]
+
+
+def _results(program: Program, position: int, name: str) -> Sequence[Placement | None]:
+    factors = program.factors(position)
+    assert factors is not None
+    return factors.results[name]
 
 
 def apply_split(program: Program, decision: Split) -> Program:

@@ -9,7 +9,7 @@ idea is told in `exla.passes.split.regions`. What stops the growth is kept, for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,13 @@ from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Growth
 from exla.passes.split.combine import COMBINERS
 from exla.passes.split.levels import close
-from exla.passes.split.regions import Instance, Region, factors_of, operands_of
+from exla.passes.split.regions import Cut, Instance, Region, Window, factors_of, operands_of
+
+MOST_WINDOWS = 256
+"""How many ranges of one equation are followed."""
+
+NEAR = 64
+"""Ranges that start up to so many indices apart are computed as one."""
 
 
 @dataclass
@@ -29,61 +35,86 @@ class _Growing:
     program: Program
     how: Growth
     size: int
+    has_windows: bool = False
     instances: set[Instance] = field(default_factory=set)
-    seen: set[tuple[Any, int, bool]] = field(default_factory=set)
+    seen: set[tuple[Any, Cut, bool]] = field(default_factory=set)
     blocked: dict[Any, str] = field(default_factory=dict)
-    queue: list[tuple[Any, int, bool]] = field(default_factory=list)
+    queue: list[tuple[Any, Cut, bool]] = field(default_factory=list)
 
     def run(self) -> None:
         while self.queue:
-            var, axis, upwards = self.queue.pop(0)
-            if (var, axis, upwards) in self.seen:
+            var, cut, upwards = self.queue.pop(0)
+            if (var, cut, upwards) in self.seen:
                 continue
-            self.seen.add((var, axis, upwards))
+            self.seen.add((var, cut, upwards))
             if upwards:
-                self._up(var, axis)
+                self._up(var, cut)
             else:
-                self._down(var, axis)
+                self._down(var, cut[0])
 
-    def _up(self, var: Any, axis: int) -> None:
+    def _up(self, var: Any, cut: Cut) -> None:
         position = self.program.producers.get(var)
         if position is None:
             return
         k = list(self.program.eqns[position].outvars).index(var)
         factors = self.program.factors(position)
-        name = factors.at_result(k, axis) if factors else None
-        self._include(position, name, var, axis)
+        name = factors.at_result(k, cut[0]) if factors else None
+        self._include(position, name, var, cut)
 
     def _down(self, var: Any, axis: int) -> None:
         for position, k in self.program.consumers.get(var, ()):
             factors = self.program.factors(position)
             name = factors.at_operand(k, axis) if factors else None
-            self._include(position, name, var, axis)
+            self._include(position, name, var, (axis, ()))
 
-    def _include(self, position: int, name: str | None, var: Any, axis: int) -> None:
-        reason = self._refusal(position, name, axis)
+    def _include(self, position: int, name: str | None, var: Any, cut: Cut) -> None:
+        axis, window = cut
+        reason = self._refusal(position, name, cut) or self._cannot_widen(position, name, window)
         if reason is not None:
             self.blocked.setdefault(var, reason)
             return
         assert name is not None
-        if (position, name) in self.instances:
+        instance = (position, name, window)
+        if instance in self.instances:
             return
-        self.instances.add((position, name))
+        self.instances.add(instance)
         factors = factors_of(self.program, position)
-        self.size = math.gcd(self.size, factors.sizes[name])
+        self.size = math.gcd(self.size, factors.sizes[name]) if not window else self.size
+        self.has_windows = self.has_windows or any(p is not None and p.halo for p in factors.operands[name])
         eqn = self.program.eqns[position]
-        for operand, at in zip(eqn.invars, factors.operands[name], strict=True):
-            if at is not None and not isinstance(operand, Literal):
-                self._visit(operand, at.axis)
+        for operand, wanted in operands_of(self.program, instance, self.size):
+            if wanted is not None and not isinstance(operand, Literal):
+                self._visit(operand, wanted)
         for result, at in zip(eqn.outvars, factors.results[name], strict=True):
             if at is not None:
-                self._visit(result, at.axis)
+                self._visit(result, (at.axis, window))
 
-    def _visit(self, var: Any, axis: int) -> None:
+    def _visit(self, var: Any, cut: Cut) -> None:
         if value_bytes(var) > self.how.small_bytes:
-            self.queue += [(var, axis, True), (var, axis, False)]
+            self.queue += [(var, cut, True)] if cut[1] else [(var, cut, True), (var, cut, False)]
 
-    def _refusal(self, position: int, name: str | None, axis: int) -> str | None:
+    def _cannot_widen(self, position: int, name: str | None, window: Window) -> str | None:
+        """Why an instance cannot compute a range wider than the chunk, or cannot reach into its operands."""
+        assert name is not None
+        factors = factors_of(self.program, position)
+        primitive = self.program.eqns[position].primitive.name
+        where = f"`{primitive}` at {self.program.source(position) or 'an unknown line'}"
+        size = factors.sizes[name]
+        if not window:
+            # Windows are counted in indices of the region's factor, whose size must not shrink any more.
+            if self.has_windows and size % self.size:
+                return f"{where} groups the axis in another way than the windows of the region"
+            return None
+        places = [p for p in (*factors.operands[name], *factors.results[name]) if p is not None]
+        in_order = name in factors.rule.reduced or name in factors.rule.carried
+        if in_order or any(p.block != 1 and not p.halo for p in places):
+            return f"{where} cannot compute a part of the axis that overlaps the next"
+        if sum(i == position for i, _, w in self.instances if w) >= MOST_WINDOWS:
+            return f"{where} is wanted on more than {MOST_WINDOWS} overlapping parts"
+        return None
+
+    def _refusal(self, position: int, name: str | None, cut: Cut) -> str | None:
+        axis, window = cut
         eqn = self.program.eqns[position]
         factors = self.program.factors(position)
         if "origins" in eqn.params:
@@ -98,11 +129,11 @@ class _Growing:
         reason = factors.why_whole(name)
         if reason is None and any(is_extended(v.aval.dtype) for v in eqn.outvars):
             reason = "its results are not numbers"
-        if reason is None and self.how.exact and not keeps_order(self.program, (position, name)):
+        if reason is None and self.how.exact and not keeps_order(self.program, (position, name, ())):
             reason = 'numerics="exact" keeps the order of its reductions'
         if reason is not None:
             return f"{where} needs axis {axis} whole: {reason}"
-        if math.gcd(self.size, factors.sizes[name]) < 2:
+        if not window and math.gcd(self.size, factors.sizes[name]) < 2:
             return f"{where} groups the axis in a way that leaves nothing to cut"
         return None
 
@@ -122,26 +153,46 @@ def grow(program: Program, var: Any, axis: int, how: Growth) -> Region | None:
     if var.aval.shape[axis] < 2:
         return None
     growth = _Growing(program=program, how=how, size=var.aval.shape[axis])
-    growth.queue += [(var, axis, True), (var, axis, False)]
+    growth.queue += [(var, (axis, ()), True), (var, (axis, ()), False)]
     growth.run()
     while growth.instances:
         tainted = _depends_on(program, growth.instances)
         before = len(growth.instances)
-        for position, name in sorted(growth.instances):
-            for operand, at in operands_of(program, (position, name)):
-                if at is not None and operand in tainted:
-                    growth.queue.append((operand, at, True))
+        for instance in sorted(growth.instances):
+            for operand, cut in operands_of(program, instance, growth.size):
+                if cut is not None and operand in tainted:
+                    growth.queue.append((operand, cut, True))
         growth.run()
         if len(growth.instances) == before:
             break
     if not growth.instances:
         return None
-    return close(program, growth.instances, growth.size, how, growth.blocked)
+    return close(program, _merged(growth.instances), growth.size, how, growth.blocked)
+
+
+def _merged(instances: Set[Instance]) -> set[Instance]:
+    """One window for each that lies near others of the same instance: a stencil computes its operand once."""
+    by_step: dict[tuple[int, str, int], list[Window]] = {}
+    for position, name, window in instances:
+        if window:
+            by_step.setdefault((position, name, window[0]), []).append(window)
+    merged = {i for i in instances if not i[2]}
+    for (position, name, _), windows in by_step.items():
+        groups: list[Window] = []
+        for step, before, extra in sorted(windows, key=lambda w: w[1]):
+            if groups and before - groups[-1][1] <= NEAR:
+                _, least, reach = groups.pop()
+                end = max(extra - before, reach - least)
+                groups.append((step, before, end + before))
+            else:
+                groups.append((step, before, extra))
+        merged |= {(position, name, w) for w in groups}
+    return merged
 
 
 def _depends_on(program: Program, instances: Iterable[Instance]) -> set[Any]:
     """Variables that are computed from what the instances compute."""
-    positions = {i for i, _ in instances}
+    positions = {i for i, _, _ in instances}
     tainted: set[Any] = set()
     for i, eqn in enumerate(program.eqns):
         if i in positions or any(not isinstance(v, Literal) and v in tainted for v in eqn.invars):
@@ -151,7 +202,7 @@ def _depends_on(program: Program, instances: Iterable[Instance]) -> set[Any]:
 
 def keeps_order(program: Program, instance: Instance) -> bool:
     """Whether cutting an instance leaves every bit as it was, wherever the chunks begin."""
-    position, name = instance
+    position, name, _ = instance
     rule = factors_of(program, position).rule
     if name in rule.carried:
         return rule.carried[name].exact

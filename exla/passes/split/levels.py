@@ -19,6 +19,7 @@ from exla.passes.decisions import Growth
 from exla.passes.split.combine import COMBINERS
 from exla.passes.split.online import SELECTING, Form, Repair, Running, form_of, is_mean, late_form, running
 from exla.passes.split.regions import (
+    Cut,
     Instance,
     LoopOutput,
     Region,
@@ -51,26 +52,35 @@ def close(
     makers: dict[Sliced, Instance] = {}
     provided: dict[Any, Provided] = {}
     for instance in sorted(instances):
-        position, name = instance
+        position, name, window = instance
         factors = factors_of(program, position)
         for var, at in zip(program.eqns[position].outvars, factors.results[name], strict=True):
             if at is not None:
-                makers.setdefault((var, at.axis), instance)
-                provided.setdefault(var, (instance, (var, at.axis)))
-    for instance in sorted(instances):
+                makers.setdefault((var, (at.axis, window)), instance)
+                if not window:
+                    provided.setdefault(var, (instance, (var, (at.axis, window))))
+    for instance in instances:
+        for var, cut in operands_of(program, instance, size):
+            if cut is not None and cut[1] and (var, cut) not in makers:
+                wider = next((s for s in makers if s[0] is var and _covers(s[1], cut)), None)
+                if wider is not None:
+                    makers[var, cut] = makers[wider]
+    for instance in sorted(i for i in instances if not i[2]):
         for var in program.eqns[instance[0]].outvars:
             provided.setdefault(var, (instance, None))
     if how.again:
         provided = {v: p for v, p in provided.items() if not _is_stacked_between(program, v, p, how.small_bytes)}
-    outputs, whole, demanded = _demand(program, instances, makers, provided)
+    outputs, whole, demanded = _demand(program, size, instances, makers, provided)
     if not outputs:
         return None
     makers = {s: i for s, i in makers.items() if i in demanded}
-    placed = _Levels(program=program, instances=instances, makers=makers, provided=provided, online=how.online)
+    placed = _Levels(
+        program=program, size=size, instances=instances, makers=makers, provided=provided, online=how.online
+    )
     placed.run()
     reverse = frozenset(k for k, is_reverse in placed.reverse.items() if is_reverse)
     found = [LoopOutput(instance=i, stacked=s, level=placed.level[i]) for i, s in outputs]
-    found += _saved(program, makers, found, placed.level, reverse)
+    found += _saved(program, size, makers, found, placed.level, reverse)
     return Region(
         program=program,
         size=size,
@@ -86,10 +96,19 @@ def close(
     )
 
 
+def _covers(wider: Cut, cut: Cut) -> bool:
+    """Whether one window of a value holds another one."""
+    (axis, window), (other_axis, other) = wider, cut
+    if axis != other_axis or not window or window[0] != other[0]:
+        return False
+    before, after = window[1] - other[1], (window[2] - window[1]) - (other[2] - other[1])
+    return before >= 0 and after >= 0
+
+
 def _least_chunk(program: Program, instances: Iterable[Instance], size: int) -> int:
     """The smallest chunk that every combiner takes."""
     least = 1
-    for position, name in instances:
+    for position, name, _ in instances:
         factors = factors_of(program, position)
         grain = factors.sizes[name] // size
         if name in factors.rule.reduced:
@@ -100,6 +119,7 @@ def _least_chunk(program: Program, instances: Iterable[Instance], size: int) -> 
 
 def _saved(
     program: Program,
+    size: int,
     makers: Mapping[Sliced, Instance],
     outputs: Iterable[LoopOutput],
     levels: Mapping[Instance, int],
@@ -110,7 +130,7 @@ def _saved(
     saved: dict[Instance, LoopOutput] = {}
     for level in range(max(levels.values()), -1, -1):
         here = [o for o in (*found.values(), *saved.values()) if o.level == level]
-        for instance in body_of(program, makers, here):
+        for instance in body_of(program, size, makers, here):
             carried = carried_of(program, instance)
             if carried is not None and carried.reverse != (level in reverse):
                 saved[instance] = LoopOutput(instance=instance, stacked=None, level=levels[instance], saved=True)
@@ -126,11 +146,12 @@ def _place(program: Program, output: LoopOutput) -> tuple[int, int]:
     """Sorting key of an output among those of its instance."""
     if output.stacked is None:
         return (-1, int(output.saved))
-    return (list(program.eqns[output.instance[0]].outvars).index(output.stacked[0]), output.stacked[1])
+    return (list(program.eqns[output.instance[0]].outvars).index(output.stacked[0]), output.stacked[1][0])
 
 
 def _demand(
     program: Program,
+    size: int,
     instances: Set[Instance],
     makers: dict[Sliced, Instance],
     provided: dict[Any, Provided],
@@ -155,11 +176,11 @@ def _demand(
         for instance in sorted(at_position.get(i, ())):
             if instance not in demanded:
                 continue
-            for var, axis in operands_of(program, instance):
+            for var, cut in operands_of(program, instance, size):
                 if isinstance(var, Literal):
                     continue
-                if axis is not None and (var, axis) in makers:
-                    demanded.add(makers[var, axis])
+                if cut is not None and (var, cut) in makers:
+                    demanded.add(makers[var, cut])
                 else:
                     needed_whole.add(var)
     return outputs, whole, demanded
@@ -183,6 +204,7 @@ class _Levels:
     """
 
     program: Program
+    size: int
     instances: Set[Instance]
     makers: Mapping[Sliced, Instance]
     provided: Mapping[Any, Provided]
@@ -209,7 +231,7 @@ class _Levels:
                     self.available[var] = self.level[made[0]] + 1 if made is not None else outside
 
     def _place(self, instance: Instance) -> None:
-        operands = [o for o in operands_of(self.program, instance) if not isinstance(o[0], Literal)]
+        operands = [o for o in operands_of(self.program, instance, self.size) if not isinstance(o[0], Literal)]
         inside = [self.makers[v, a] for v, a in operands if a is not None and (v, a) in self.makers]
         whole = [v for v, a in operands if a is None or (v, a) not in self.makers]
         least = max([*(self.level[i] for i in inside), *(self.available.get(v, 0) for v in whole)], default=0)
@@ -222,13 +244,13 @@ class _Levels:
 
     def _hurry(self, instance: Instance, cut_level: int) -> None:
         """See whether an instance can do with what the loop has so far of the late values that it depends on."""
-        position, name = instance
+        position, name, window = instance
         forms: list[Form | None] = []
-        for var, axis in operands_of(self.program, instance):
+        for var, cut in operands_of(self.program, instance, self.size):
             if isinstance(var, Literal):
                 forms.append(None)
-            elif axis is not None and (var, axis) in self.makers:
-                forms.append(self.forms.get((var, axis)))
+            elif cut is not None and (var, cut) in self.makers:
+                forms.append(self.forms.get((var, cut)))
             else:
                 forms.append(late_form(var) if self.available.get(var, 0) > cut_level else None)
         form = form_of(self.program, instance, forms)
@@ -237,7 +259,7 @@ class _Levels:
         factors = factors_of(self.program, position)
         for var, at in zip(self.program.eqns[position].outvars, factors.results[name], strict=True):
             if at is not None:
-                self.forms[var, at.axis] = form
+                self.forms[var, (at.axis, window)] = form
         if form.kind == "none":
             return
         bases = {v: i for v, (i, sliced) in self.provided.items() if sliced is None and i in self.level}

@@ -211,7 +211,20 @@ def _slice(operand: Any, placement: Placement | Passed | None, offset: Any, size
     if isinstance(placement, Passed):
         return lax.dynamic_index_in_dim(operand, trip, 0, keepdims=False)
     start = lax.mul(offset, jnp.int32(placement.block))
-    return lax.dynamic_slice_in_dim(operand, start, size * placement.block, placement.axis)
+    if placement.halo is None:
+        return lax.dynamic_slice_in_dim(operand, start, size * placement.block, placement.axis)
+    return _window(operand, start - placement.halo[0], placement.length(size), placement.axis)
+
+
+def _window(operand: Any, start: Any, length: int, axis: int) -> Any:
+    """`length` indices of an axis from `start`, which may reach beyond both ends; zeros are there."""
+    extent = operand.shape[axis]
+    taken = min(length, extent)
+    first = jnp.clip(start, 0, extent - taken)
+    piece = lax.dynamic_slice_in_dim(operand, first, taken, axis)
+    padding = [(length, length, 0) if k == axis else (0, 0, 0) for k in range(piece.ndim)]
+    wide = lax.pad(piece, jnp.zeros((), piece.dtype), padding)
+    return lax.dynamic_slice_in_dim(wide, length + jnp.clip(start - first, -length, taken), length, axis)
 
 
 def _start(loop: Loop, operands: Sequence[Any]) -> list[Any]:

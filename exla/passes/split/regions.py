@@ -18,6 +18,10 @@ instance runs from the last index to the first is a reverse loop. Where a loop c
 way again, as the backward pass of a scan does with its forward pass, every chunk restarts from the state that an
 earlier loop has *saved* for it. How outputs, levels and saved states are found is in `exla.passes.split.levels`.
 
+Where an equation reaches into its operand with a halo, as a convolution does, what computes the operand is an instance
+of its own with a *window*, a range somewhat wider than the chunk; neighbouring chunks compute the overlap twice.
+Windows are followed upwards only.
+
 The size of the region's factor is the greatest common divisor of what its equations can cut: an axis that is
 later merged with an inner one is cut into the same contiguous ranges there.
 """
@@ -28,13 +32,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exla.ir.factors import Carried, Factors
+from exla.ir.factors import Carried, Factors, Placement
 from exla.ir.program import Program
 
-Instance = tuple[int, str]
-"""Position of an equation, and the name of the factor that is cut there."""
-Sliced = tuple[Any, int]
-"""A variable and the axis along which it is cut."""
+Window = tuple[int, ...]
+"""(): the chunk itself. (step, before, extra): `size * step + extra` indices from `offset * step - before`."""
+Instance = tuple[int, str, Window]
+"""Position of an equation, the name of the factor that is cut there, and the range of it that is computed."""
+Cut = tuple[int, Window]
+"""An axis, and the range of it that is there."""
+Sliced = tuple[Any, Cut]
+"""A variable and how it is cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +66,7 @@ class Region:
     Attributes:
       program: the program.
       size: how many indices the factor has.
-      makers: (variable, axis) -> the instance that computes it inside the loop.
+      makers: (variable, how it is cut) -> the instance that computes it inside the loop.
       outputs: what leaves, by level.
       reverse: the levels whose loops run from the last index to the first.
       available: variable -> the first level at which it is there whole.
@@ -80,13 +88,13 @@ class Region:
     blocked: dict[Any, str]
     least_chunk: int
 
-    def operands(self, instance: Instance) -> list[tuple[Any, int | None]]:
-        """(variable, axis or None) of each operand of an instance."""
-        return operands_of(self.program, instance)
+    def operands(self, instance: Instance) -> list[tuple[Any, Cut | None]]:
+        """(variable, how it is cut or None) of each operand of an instance."""
+        return operands_of(self.program, instance, self.size)
 
     def body(self, level: int) -> list[Instance]:
         """The instances that one loop computes, in program order."""
-        return body_of(self.program, self.makers, (o for o in self.outputs if o.level == level))
+        return body_of(self.program, self.size, self.makers, (o for o in self.outputs if o.level == level))
 
     def is_late(self, var: Any, level: int) -> bool:
         """Whether a whole value is not there yet when the loop of a level starts."""
@@ -102,15 +110,23 @@ class Region:
         return sorted({o.level for o in self.outputs})
 
 
-def operands_of(program: Program, instance: Instance) -> list[tuple[Any, int | None]]:
-    """(variable, axis or None) of each operand of an instance."""
-    position, name = instance
+def operands_of(program: Program, instance: Instance, size: int) -> list[tuple[Any, Cut | None]]:
+    """(variable, how it is cut or None) of each operand of an instance in a region whose factor has a size."""
+    position, name, window = instance
     factors = factors_of(program, position)
-    places = factors.operands[name]
+    grain = factors.sizes[name] // size
     return [
-        (v, None if place is None else place.axis)
-        for v, place in zip(program.eqns[position].invars, places, strict=True)
+        (v, None if place is None else (place.axis, _window_of(place, window, grain)))
+        for v, place in zip(program.eqns[position].invars, factors.operands[name], strict=True)
     ]
+
+
+def _window_of(place: Placement, window: Window, grain: int) -> Window:
+    """The range of an operand that an instance needs for a range of its own."""
+    if place.halo is None:
+        return window
+    step, before, extra = window or (grain, 0, 0)
+    return (step * place.block, before * place.block + place.halo[0], extra * place.block + place.halo[1])
 
 
 def carried_of(program: Program, instance: Instance) -> Carried | None:
@@ -118,7 +134,9 @@ def carried_of(program: Program, instance: Instance) -> Carried | None:
     return factors_of(program, instance[0]).rule.carried.get(instance[1])
 
 
-def body_of(program: Program, makers: Mapping[Sliced, Instance], outputs: Iterable[LoopOutput]) -> list[Instance]:
+def body_of(
+    program: Program, size: int, makers: Mapping[Sliced, Instance], outputs: Iterable[LoopOutput]
+) -> list[Instance]:
     """The instances that some outputs need, in program order."""
     needed: set[Instance] = set()
     stack = [o.instance for o in outputs]
@@ -126,8 +144,8 @@ def body_of(program: Program, makers: Mapping[Sliced, Instance], outputs: Iterab
         instance = stack.pop()
         if instance not in needed:
             needed.add(instance)
-            cut = [(v, axis) for v, axis in operands_of(program, instance) if axis is not None]
-            stack += [makers[s] for s in cut if s in makers]
+            sliced = [(v, cut) for v, cut in operands_of(program, instance, size) if cut is not None]
+            stack += [makers[s] for s in sliced if s in makers]
     return sorted(needed)
 
 

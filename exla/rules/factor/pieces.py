@@ -1,6 +1,8 @@
 """Putting values together and taking pieces: concatenate, split, slice, pad, rev, tile, dynamic slices.
 
-An axis that is kept entirely is a factor; one that is cut, padded, reversed or joined is whole.
+An axis that is kept entirely is a factor. One that is sliced, padded or joined is a factor of the result that is
+shifted against that of the operand: a chunk of `x[1:]` needs a chunk of `x` that starts one later. One that is
+reversed, repeated or cut at a place that is only known when it runs is whole.
 """
 
 from __future__ import annotations
@@ -8,21 +10,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, axis_names, tokens
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, Placement, axis_names, tokens
 
 
 def _kept(shape: Sequence[int], kept: Sequence[bool]) -> list[str | None]:
     return [n if keep else None for n, keep in zip(axis_names(len(shape)), kept, strict=True)]
 
 
+MOST_JOINED = 8
+"""Up to how many arrays a chunk of a concatenation looks into."""
+
+
+def _replay_concatenate(chunk: Chunk, *operands: Any) -> Sequence[Any]:
+    """Along the joined axis: each operand where the chunk lies in it."""
+    axis = chunk.context.params["dimension"]
+    place = chunk.factors.results[chunk.factor][0]
+    if place is None or place.axis != axis:
+        return chunk.bind(*operands)
+    shape = [chunk.size if k == axis else 1 for k in range(operands[0].ndim)]
+    index = lax.broadcasted_iota(np.int32, shape, axis) + chunk.offset
+    joined, first = operands[0], 0
+    for operand, before in zip(operands[1:], chunk.context.operands, strict=False):
+        first += before.shape[axis]
+        joined = jnp.where(index >= first, operand, joined)
+    return [joined]
+
+
 @FACTOR_RULES.register("concatenate")
 def concatenate(context: EquationContext) -> FactorRule:
-    """`_ a1, _ a1 -> _ a1`."""
+    """`_ a1, _ a1 -> a0 a1`, the pieces along a0 one after the other."""
     axis = context.params["dimension"]
     shape = context.results[0].shape
-    names = tokens(_kept(shape, [k != axis for k in range(len(shape))]))
-    left = ", ".join(names for _ in context.operands)
-    return FactorRule(equation=f"{left} -> {names}", whole="concatenate joins along the axis")
+    kept = _kept(shape, [k != axis for k in range(len(shape))])
+    left = ", ".join(tokens(kept) for _ in context.operands)
+    if len(context.operands) > MOST_JOINED:
+        return FactorRule(equation=f"{left} -> {tokens(kept)}", whole="concatenate joins many arrays along the axis")
+    name, first, places = f"a{axis}", 0, {}
+    for k, operand in enumerate(context.operands):
+        places[k] = Placement(axis=axis, halo=(first, 0))
+        first += operand.shape[axis]
+    return FactorRule(
+        equation=f"{left} -> {tokens(axis_names(len(shape)))}",
+        replay=_replay_concatenate,
+        windows={name: places},
+        whole="concatenate joins along the axis",
+    )
 
 
 @FACTOR_RULES.register("split")
@@ -36,27 +72,67 @@ def split(context: EquationContext) -> FactorRule:
 
 
 def _replay_slice(chunk: Chunk, operand: Any) -> Sequence[Any]:
+    p = chunk.context.params
     place = chunk.factors.operands[chunk.factor][0]
     assert place is not None
-    limits = list(chunk.context.params["limit_indices"])
+    starts, limits, strides = (list(p[key] or (1,) * operand.ndim) for key in PARTS)
     limits[place.axis] = operand.shape[place.axis]
-    return chunk.bind(operand, limit_indices=tuple(limits))
+    if place.halo is not None:
+        starts[place.axis] = 0
+    return chunk.bind(
+        operand, start_indices=tuple(starts), limit_indices=tuple(limits), strides=p["strides"] and tuple(strides)
+    )
+
+
+PARTS = ("start_indices", "limit_indices", "strides")
 
 
 @FACTOR_RULES.register("slice")
 def slice_(context: EquationContext) -> FactorRule:
-    """`_ a1 -> _ a1`: axes that are taken entirely."""
+    """`_ a1 -> a0 a1`: a0 is shifted against the operand where only a part of that is taken."""
     operand, result = context.operands[0], context.results[0]
-    names = tokens(_kept(operand.shape, [a == b for a, b in zip(operand.shape, result.shape, strict=True)]))
-    return FactorRule(equation=f"{names} -> {names}", replay=_replay_slice, whole="slice takes a part of the axis")
+    entire = [a == b for a, b in zip(operand.shape, result.shape, strict=True)]
+    strides = context.params["strides"] or (1,) * len(entire)
+    windows = {
+        f"a{k}": {0: Placement(axis=k, block=stride, halo=(-start, 1 - stride))}
+        for k, (start, stride) in enumerate(zip(context.params["start_indices"], strides, strict=True))
+        if not entire[k]
+    }
+    return FactorRule(
+        equation=f"{tokens(_kept(operand.shape, entire))} -> {tokens(axis_names(len(entire)))}",
+        replay=_replay_slice,
+        windows=windows,
+        whole="slice takes a part of the axis",
+    )
+
+
+def _replay_pad(chunk: Chunk, operand: Any, value: Any) -> Sequence[Any]:
+    place = chunk.factors.operands[chunk.factor][0]
+    assert place is not None
+    config = list(chunk.context.params["padding_config"])
+    if place.halo is not None:
+        config[place.axis] = (0, 0, 0)
+    return chunk.bind(chunk.mask_outside(0, operand, value), value, padding_config=tuple(config))
 
 
 @FACTOR_RULES.register("pad")
 def pad(context: EquationContext) -> FactorRule:
-    """`_ a1,  -> _ a1`: axes without padding."""
-    shape = context.operands[0].shape
-    names = tokens(_kept(shape, [tuple(p) == (0, 0, 0) for p in context.params["padding_config"]]))
-    return FactorRule(equation=f"{names},  -> {names}", whole="pad changes the axis")
+    """`_ a1,  -> a0 a1`: a0 is shifted against the operand where that is padded; spread axes stay whole."""
+    names = axis_names(len(context.operands[0].shape))
+    config = [tuple(c) for c in context.params["padding_config"]]
+    left = [n if c == (0, 0, 0) else None for n, c in zip(names, config, strict=True)]
+    right = [n if c[2] == 0 else None for n, c in zip(names, config, strict=True)]
+    windows = {
+        n: {0: Placement(axis=k, halo=(c[0], 0))}
+        for k, (n, c) in enumerate(zip(names, config, strict=True))
+        if c != (0, 0, 0) and c[2] == 0
+    }
+    return FactorRule(
+        equation=f"{tokens(left)},  -> {tokens(right)}",
+        replay=_replay_pad,
+        windows=windows,
+        whole="pad changes the axis",
+    )
 
 
 @FACTOR_RULES.register("rev")

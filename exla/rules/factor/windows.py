@@ -1,45 +1,96 @@
-"""Convolutions and window reductions: batch and feature axes are factors, spatial axes are whole.
+"""Convolutions and window reductions: batch and feature axes are factors, spatial axes are factors with a halo.
 
-A window reduction's axis on which the window is a single element and nothing is strided, padded or dilated is a
-factor as well.
+A chunk of a convolution's rows needs `(kernel - 1) * dilation + 1 - stride` rows of its operand more than its share;
+what of that lies beyond the operand is replaced by what the convolution pads with. The other way round, a sum over the
+rows of a long kernel, as in the gradient with respect to a kernel, is cut along with the rows of the operand that it
+meets. A window that is as long as its stride has no halo: `(a w) -> a`. Dilated operands stay whole along the dilated
+axes.
 """
 
 from __future__ import annotations
 
-from exla.ir.factors import FACTOR_RULES, EquationContext, FactorRule, axis_names, tokens
+from collections.abc import Sequence
+from typing import Any
+
+from exla import _compat
+from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, Placement, axis_names, tokens
+from exla.ir.identities import full, highest, lowest
+
+
+def _replay_convolution(chunk: Chunk, operand: Any, kernel: Any) -> Sequence[Any]:
+    place = chunk.factors.operands[chunk.factor][0]
+    if place is None or place.halo is None:
+        return chunk.bind(operand, kernel)
+    padding = list(chunk.context.params["padding"])
+    padding[chunk.context.params["dimension_numbers"].lhs_spec[2:].index(place.axis)] = (0, 0)
+    return chunk.bind(chunk.mask_outside(0, operand, 0), kernel, padding=tuple(padding))
 
 
 @FACTOR_RULES.register("conv_general_dilated")
 def conv_general_dilated(context: EquationContext) -> FactorRule:
-    """`n c _ _, o c _ _ -> n o _ _` with c summed; with groups only what the groups leave independent."""
-    numbers = context.params["dimension_numbers"]
+    """`n c _ _, o c h1 w1 -> n o h w` with c, h1, w1 summed; with groups only what the groups leave independent."""
+    p = context.params
+    numbers = p["dimension_numbers"]
     left: list[str | None] = [None] * len(context.operands[0].shape)
     right: list[str | None] = [None] * len(context.operands[1].shape)
     result: list[str | None] = [None] * len(context.results[0].shape)
     reduced = {}
-    if context.params["batch_group_count"] == 1:
+    if p["batch_group_count"] == 1:
         left[numbers.lhs_spec[0]] = result[numbers.out_spec[0]] = "n"
-        if context.params["feature_group_count"] == 1:
+        if p["feature_group_count"] == 1:
             right[numbers.rhs_spec[0]] = result[numbers.out_spec[1]] = "o"
             left[numbers.lhs_spec[1]] = right[numbers.rhs_spec[1]] = "c"
             reduced = {"c": "sum"}
+    windows = {}
+    spatial = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
+    for k, (axis, kernel_axis, out_axis) in enumerate(spatial):
+        if p["lhs_dilation"][k] != 1:
+            continue
+        stride, dilation, (before, _) = p["window_strides"][k], p["rhs_dilation"][k], p["padding"][k]
+        length, count = context.operands[1].shape[kernel_axis], context.results[0].shape[out_axis]
+        result[out_axis] = f"s{k}"
+        halo = (before, (length - 1) * dilation + 1 - stride)
+        windows[f"s{k}"] = {0: Placement(axis=axis, block=stride, halo=halo)}
+        right[kernel_axis] = f"t{k}"
+        halo = (before, (count - 1) * stride + 1 - dilation)
+        windows[f"t{k}"] = {0: Placement(axis=axis, block=dilation, halo=halo)}
+        reduced[f"t{k}"] = "sum"
     return FactorRule(
         equation=f"{tokens(left)}, {tokens(right)} -> {tokens(result)}",
         reduced=reduced,
+        replay=_replay_convolution,
+        windows=windows,
         whole="a convolution's windows reach across its spatial axes",
     )
 
 
+PADS_WITH = {"reduce_window_sum": full(0), "reduce_window_max": lowest, "reduce_window_min": highest}
+"""Window reduction -> what it finds beyond its operand."""
+
+
+def _replay_window(chunk: Chunk, *operands: Any) -> Sequence[Any]:
+    """With padding where the chunk has its halo already replaced by zeros of the reduction."""
+    places = chunk.factors.operands[chunk.factor]
+    axes = [p.axis for p in places if p is not None and p.halo is not None]
+    if not axes:
+        return chunk.bind(*operands)
+    padding = tuple((0, 0) if k in axes else pad for k, pad in enumerate(chunk.context.params["padding"]))
+    count = len(chunk.context.results)
+    fills = operands[count:] or [
+        PADS_WITH[chunk.context.primitive](_compat.shaped_array((), operand.dtype)) for operand in operands
+    ]
+    masked = [chunk.mask_outside(k, operands[k], fills[k]) for k in range(count)]
+    return chunk.bind(*masked, *operands[count:], padding=padding)
+
+
 @FACTOR_RULES.register(
-    "reduce_window_sum",
-    "reduce_window_max",
-    "reduce_window_min",
+    *PADS_WITH,
     "reduce_window",
     "select_and_scatter_add",
     "select_and_gather_add",
 )
 def window(context: EquationContext) -> FactorRule:
-    """`a0 _ -> a0 _`, and the same for every other array: axes with a window of one element."""
+    """`a0 (a1 w1) _ -> a0 a1 a2`, and the same for every other array, a2 with a halo where windows overlap."""
     p = context.params
     one = (1,) * len(p["window_dimensions"])
     columns = zip(
@@ -50,10 +101,37 @@ def window(context: EquationContext) -> FactorRule:
         p.get("window_dilation", one),
         strict=True,
     )
-    still = [(w, s, tuple(pad), b, d) == (1, 1, (0, 0), 1, 1) for w, s, pad, b, d in columns]
-    names = tokens([n if keep else None for n, keep in zip(axis_names(len(still)), still, strict=True)])
-    left, right = (", ".join(names if v.shape else "" for v in side) for side in (context.operands, context.results))
-    return FactorRule(equation=f"{left} -> {right}", whole="windows reach across the axis")
+    long = max((v.shape for v in (*context.operands, *context.results)), key=lambda shape: shape or (0,))
+    short = min(v.shape for v in (*context.operands, *context.results) if v.shape)
+    widest: list[str | None] = []
+    narrow: list[str | None] = []
+    sizes, windows = {}, {}
+    inputs = len(context.results) if context.primitive in (*PADS_WITH, "reduce_window") else 0
+    for k, (name, (width, stride, pad, base, dilation)) in enumerate(zip(axis_names(len(one)), columns, strict=True)):
+        if (width, stride, tuple(pad), base, dilation) == (1, 1, (0, 0), 1, 1):
+            widest.append(name)
+            narrow.append(name)
+        elif width == stride and tuple(pad) == (0, 0) and base == dilation == 1 and long[k] == short[k] * stride:
+            sizes[f"w{k}"] = stride
+            widest.append(f"({name} w{k})")
+            narrow.append(name)
+        else:
+            widest.append(None)
+            narrow.append(name if inputs and base == 1 else None)
+            placement = Placement(axis=k, block=stride, halo=(pad[0], (width - 1) * dilation + 1 - stride))
+            if inputs and base == 1:
+                windows[name] = {operand: placement for operand in range(inputs)}
+    left, right = (
+        ", ".join(tokens(widest if v.shape == long else narrow) if v.shape else "" for v in side)
+        for side in (context.operands, context.results)
+    )
+    return FactorRule(
+        equation=f"{left} -> {right}",
+        replay=_replay_window,
+        sizes=sizes,
+        windows=windows,
+        whole="windows reach across the axis",
+    )
 
 
 @FACTOR_RULES.register("reduce")

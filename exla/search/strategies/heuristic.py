@@ -133,7 +133,7 @@ def _expand(
         if at_first is None or at_second is None:
             continue
         smaller = min(at_first.peak.bytes, at_second.peak.bytes)
-        if smaller > limit or (smaller == limit and not seed.decision.growth.again):
+        if smaller > limit or (smaller == limit and not seed.recomputes):
             continue
         probed.append((seed, first, at_first, second, at_second))
     probed.sort(key=lambda p: (min(p[2].peak.bytes, p[4].peak.bytes) > goal, min(p[2].seconds, p[4].seconds)))

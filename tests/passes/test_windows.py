@@ -1,0 +1,99 @@
+"""Halos: convolutions, stencils, differences and pooling are cut along the axes that their windows reach across."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import exla
+from exla.ir.program import canonical
+from exla.passes.decisions import Growth, Split
+from exla.passes.split.grow import grow
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def conv(image, kernel):
+    return lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def network(image, first, second, third):
+    hidden = jax.nn.relu(conv(jax.nn.relu(conv(image, first)), second))
+    return jnp.mean(conv(hidden, third) ** 2, axis=(1, 2))
+
+
+def pooled(image, kernel):
+    hidden = jax.nn.relu(conv(image, kernel))
+    return lax.reduce_window(hidden, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME").mean((1, 2))
+
+
+def kernel_gradient(image, kernel):
+    def loss(kernel):
+        hidden = jnp.tanh(conv(image, kernel))
+        return jnp.sum(lax.reduce_window(hidden, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") ** 2)
+
+    return jax.grad(loss)(kernel)
+
+
+def heat(field):
+    for _ in range(4):
+        p = jnp.pad(field, 1)
+        field = field + 0.1 * (p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2] - 4 * field)
+    return jnp.sum(field, axis=0)
+
+
+def variation(x, y):
+    return jnp.sum(jnp.abs(jnp.diff(jnp.sin(x[:, None] * y), axis=0)), axis=0)
+
+
+def shifted_product(x, y):
+    waves = jnp.sin(x[:, None] * y)
+    return jnp.sum(waves * jnp.roll(waves, 5, axis=0), axis=0)
+
+
+IMAGE = normal(1, 200, 100, 3)
+CASES = {
+    "network": (network, (IMAGE, normal(3, 3, 3, 8), normal(3, 3, 8, 8, seed=1), normal(3, 3, 8, 3, seed=2))),
+    "pooled": (pooled, (IMAGE, normal(5, 5, 3, 16))),
+    "kernel_gradient": (kernel_gradient, (IMAGE, normal(3, 3, 3, 16))),
+    "heat": (heat, (normal(1000, 100),)),
+    "variation": (variation, (normal(5000), normal(100, seed=1))),
+    "shifted_product": (shifted_product, (normal(5000), normal(100, seed=1))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_half_a_megabyte_is_enough(name):
+    fn, arguments = CASES[name]
+    fixed = sum(a.nbytes for a in arguments) + sum(r.size * 4 for r in jax.tree.leaves(jax.eval_shape(fn, *arguments)))
+    f = exla.jit(fn, memory_limit=fixed + 2**19)
+    assert any(isinstance(d, Split) for d in f.plan(*arguments).decisions)
+    got = f(*arguments)
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    try:
+        want = fn(*(jnp.asarray(a, jnp.float64) for a in arguments))
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.max(np.abs(want)))
+
+
+def test_overlapping_windows_of_one_value_are_computed_once():
+    program = canonical(jax.make_jaxpr(heat)(np.zeros((60, 8), np.float32)))
+    region = grow(program, program.eqns[-1].invars[0], 0, Growth(small_bytes=1))
+    assert region is not None
+    windows = [i for i in region.instances if i[2]]
+    assert len(windows) == len({position for position, _, _ in windows}) > 20
+    reach = {step + extra for _, _, (step, _, extra) in windows}
+    assert max(reach) == 1 + 2 * 4  # a chunk of one row needs four more of the padded field on either side
+
+
+def test_what_is_read_far_apart_is_computed_apart():
+    program = canonical(jax.make_jaxpr(shifted_product)(normal(5000), normal(100, seed=1)))
+    region = grow(program, program.eqns[-1].invars[0], 0, Growth(small_bytes=1))
+    assert region is not None
+    sines = [window for i, _, window in region.instances if program.eqns[i].primitive.name == "sin"]
+    assert sorted(sines) == [(), (1, 5 - 5000, 0), (1, 5, 0)]
