@@ -93,21 +93,31 @@ CONTROL_FLOW = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond
 
 def bodies(eqn: Any) -> list[Any]:
     """The closed jaxprs that a control-flow equation runs, in a fixed order; empty for every other equation."""
+    return bodies_of(eqn.primitive.name, eqn.params)
+
+
+def bodies_of(primitive: str, params: Any) -> list[Any]:
+    """`bodies` of an equation of which only the primitive's name and the parameters are at hand."""
     found: list[Any] = []
-    for key in CONTROL_FLOW.get(eqn.primitive.name, ()):
-        value = eqn.params[key]
+    for key in CONTROL_FLOW.get(primitive, ()):
+        value = params[key]
         found += value if isinstance(value, (tuple, list)) else [value]
     return found
 
 
 def with_bodies(eqn: Any, changed: Sequence[Any]) -> dict[str, Any]:
     """The parameters of a control-flow equation that runs other closed jaxprs, given in the order of `bodies`."""
+    return {**eqn.params, **body_params(eqn.primitive.name, eqn.params, changed)}
+
+
+def body_params(primitive: str, params: Any, changed: Sequence[Any]) -> dict[str, Any]:
+    """The parameters that hold the bodies of an equation, for other closed jaxprs in the order of `bodies`."""
     rest = list(changed)
-    params = dict(eqn.params)
-    for key in CONTROL_FLOW[eqn.primitive.name]:
+    found = {}
+    for key in CONTROL_FLOW[primitive]:
         count = len(params[key]) if isinstance(params[key], (tuple, list)) else 0
-        params[key] = tuple(rest.pop(0) for _ in range(count)) if count else rest.pop(0)
-    return params
+        found[key] = tuple(rest.pop(0) for _ in range(count)) if count else rest.pop(0)
+    return found
 
 
 def scan_counts(params: Any, operands: int) -> tuple[int, int]:
@@ -158,7 +168,7 @@ def with_constant_replaced(eqn: Any, position: int, count: int, rewrite: Callabl
         params[key] += count - 1
     else:
         changed = [rewrite(body, position - 1) for body in changed]
-    return {**params, **{k: with_bodies(eqn, changed)[k] for k in CONTROL_FLOW[eqn.primitive.name]}}
+    return {**params, **body_params(eqn.primitive.name, eqn.params, changed)}
 
 
 def is_library_call(eqn: Any) -> bool:

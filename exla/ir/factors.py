@@ -176,6 +176,7 @@ class FactorRule:
         reduced factor, the partial state that the combiner merges.
       whole: axis-independent reason why axes are whole, for `explain`.
       sizes: sizes of the factors that no axis holds alone.
+      apart: factor name -> the results that the factor does not reach and that are the same for every chunk of it.
       windows: factor name -> operand -> its placement with a halo, for the factors of which a chunk reaches beyond the
         same chunk of an operand; the equation has `_` for that axis of the operand.
     """
@@ -186,6 +187,7 @@ class FactorRule:
     replay: Replay = replay_unchanged
     whole: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    apart: Mapping[str, frozenset[int]] = field(default_factory=dict)
     windows: Mapping[str, Mapping[int, Placement]] = field(default_factory=dict)
 
 
@@ -225,8 +227,9 @@ class Factors:
             return "it is an inner part of a composed axis"
         if name in self.rule.carried:
             return None
-        placed = [p is not None for p in self.results[name]]
-        if not all(placed) and not (name in self.rule.reduced and not any(placed)):
+        apart = self.rule.apart.get(name, frozenset())
+        placed = [p is not None for k, p in enumerate(self.results[name]) if k not in apart]
+        if not placed or not all(placed) and not (name in self.rule.reduced and not any(placed)):
             return self.rule.whole or "the equation mixes its indices"
         return None
 

@@ -43,6 +43,21 @@ def running_total(x, y):
     return lax.scan(step, (x[0] * 0, 0), (x, y))
 
 
+def mixing(rows, start):
+    """The second axis is mixed on every turn, the first is not, and a scalar is carried along."""
+
+    def step(state, row):
+        level, count = state
+        level = jnp.tanh(level - level.sum(1, keepdims=True) + row[0])
+        return (level, count + 1), (level[:, 0], count)
+
+    return lax.scan(step, (start, 0), rows)
+
+
+def multiplied_until(x, y):
+    return lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, c[1] @ y), (0, x))
+
+
 def backwards(x):
     return lax.scan(lambda c, a: (c * 0.5 + a, jnp.sin(c)), jnp.zeros(3), x, reverse=True)
 
@@ -144,6 +159,20 @@ EXAMPLES = {
         (running_total, (array(7, 3), array(7, 2))),
         (backwards, (array(6, 3),)),
         (jax.grad(lambda x: jnp.sum(backwards(x)[1])), (array(6, 3),)),
+        (jax.vmap(running_total), (array(3, 7, 2), array(3, 7, 2))),
+        (lambda x, y: jnp.searchsorted(y, x), (array(6, 7), np.sort(array(9)))),
+        (mixing, (array(6, 4, 4), array(4, 4))),
+    ],
+    "while": [
+        (lambda x, n: lax.fori_loop(0, n, lambda i, c: jnp.cos(c) * 2 + i, x), (array(6, 7), np.int32(3))),
+        (multiplied_until, (array(6, 3), array(3, 3))),
+        (lambda x: lax.while_loop(lambda c: jnp.any(c < 1), lambda c: c + 0.3, x), (array(6, 7),)),
+        (lambda x: lax.while_loop(lambda c: c[0, 0] < 1, lambda c: jnp.sort(c + 0.3, axis=0), x), (array(6, 7),)),
+    ],
+    "cond": [
+        (lambda x, y: lax.cond(x[0, 0] > 0.5, lambda: x + y, lambda: jnp.sin(x)), (array(6, 7), array(7))),
+        (lambda x: lax.switch(jnp.int32(1), [jnp.sin, lambda x: x[::-1], jnp.cos], x), (array(6, 7),)),
+        (lambda x: lax.cond(x[0, 0] > 0.5, lambda: jnp.cumsum(x, 0), lambda: x + jnp.arange(7.0)), (array(6, 7),)),
     ],
     "sort": [
         (lambda x: lax.sort(x, dimension=1), (array(6, 7),)),
@@ -373,6 +402,15 @@ CUTTABLE = {
     ("slice", 1): {"a0", "a1"},
     ("pad", 0): {"a0", "a1"},
     ("rev", 0): {"a0"},
+    ("scan", 0): {"t"},
+    ("scan", 1): {"t", "c0"},
+    ("scan", 3): {"t", "c0"},
+    ("while", 0): {"c0", "c1"},
+    ("while", 1): {"c0"},
+    ("while", 2): set(),
+    ("cond", 0): {"c0", "c1"},
+    ("cond", 1): {"c0"},
+    ("cond", 2): set(),
     ("cumsum", 0): {"a0", "a1", "a2"},
     ("sort", 0): {"a0"},
     ("top_k", 0): {"a0", "a1"},

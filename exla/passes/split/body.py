@@ -338,7 +338,8 @@ class _OneChunk:
             if carried is not None:
                 found, self.after[instance] = carried.step(chunk, self._state(instance), *operands)
             elif reached:
-                found = list(factors.rule.replay(chunk, *operands))
+                every = list(factors.rule.replay(chunk, *operands))
+                found = [every[k] for k in reached]
             else:
                 found, self.after[instance] = [], list(factors.rule.replay(chunk, *operands))
         for k, result in zip(reached, found, strict=True):

@@ -66,8 +66,10 @@ def close(
                 if wider is not None:
                     makers[var, cut] = makers[wider]
     for instance in sorted(i for i in instances if not i[2]):
-        for var in program.eqns[instance[0]].outvars:
-            provided.setdefault(var, (instance, None))
+        apart = factors_of(program, instance[0]).rule.apart.get(instance[1], frozenset())
+        for k, var in enumerate(program.eqns[instance[0]].outvars):
+            if k not in apart:
+                provided.setdefault(var, (instance, None))
     if how.again:
         provided = {v: p for v, p in provided.items() if not _is_stacked_between(program, v, p, how.small_bytes)}
     outputs, whole, demanded = _demand(program, size, instances, makers, provided)

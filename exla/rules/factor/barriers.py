@@ -36,7 +36,6 @@ REASONS = {
         dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd dot_product_attention_fwd_wrapper ffi_call
         pure_callback pallas_call
     """,
-    "the program inside it is split, not the equation": "cond while",
     "its body is a function of the user's, whose axes are not followed": """
         call call_hi_primitive call_hi_primitive_linearized composite custom_lin custom_vmap_call
         eval_jaxpr linear_call select_and_scatter stage
