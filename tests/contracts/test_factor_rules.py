@@ -173,6 +173,7 @@ EXAMPLES = {
         (lambda x, y: lax.cond(x[0, 0] > 0.5, lambda: x + y, lambda: jnp.sin(x)), (array(6, 7), array(7))),
         (lambda x: lax.switch(jnp.int32(1), [jnp.sin, lambda x: x[::-1], jnp.cos], x), (array(6, 7),)),
         (lambda x: lax.cond(x[0, 0] > 0.5, lambda: jnp.cumsum(x, 0), lambda: x + jnp.arange(7.0)), (array(6, 7),)),
+        (lambda x: lax.cond(x[0, 0] > 0.5, lambda: x @ x, lambda: x), (array(5, 5),)),
     ],
     "sort": [
         (lambda x: lax.sort(x, dimension=1), (array(6, 7),)),

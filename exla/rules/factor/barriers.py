@@ -16,7 +16,7 @@ REASONS = {
         psum_invariant psum_invariant_start psum_start pvary ragged_all_to_all reduce_scatter reduce_scatter_done
         reduce_scatter_start reduced_vary_cast reduced_vary_cast_p unreduced_pmax unreduced_pmin unreduced_psum
         unreduced_psum_start unreduced_reduce_scatter unreduced_reduce_scatter_start vary_unreduced_cast
-        vary_unreduced_cast_p
+        vary_unreduced_cast_p global_array_to_host_local_array host_local_array_to_global_array
     """,
     "it says where data lives": """
         device_put inspect_sharding layout_constraint relayout reshard sharding_constraint shard_map

@@ -41,15 +41,16 @@ class _Axes:
 
     def _tie(self, body: Program, position: int) -> None:
         eqn, factors = body.eqns[position], body.factors(position)
-        nodes = {(v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal) for k in _ranks(v)}
+        values = (*eqn.invars, *eqn.outvars)
+        alone = {(n, k) for n, v in enumerate(values) if not isinstance(v, Literal) for k in _ranks(v)}
         for name in () if factors is None else factors.names:
             assert factors is not None
             tied = independent(eqn, factors, name)
             if tied:
-                self.join(tied)
-                nodes -= set(tied)
-        for node in nodes:
-            self._whole.add(self.find(node))
+                self.join([(values[n], k) for n, k in tied])
+                alone -= set(tied)
+        for n, k in alone:
+            self._whole.add(self.find((values[n], k)))
 
     def find(self, node: Node) -> Node:
         root = node
@@ -88,16 +89,16 @@ def _ranks(var: Any) -> range:
     return range(len(getattr(var.aval, "shape", ())))
 
 
-def independent(eqn: Any, factors: Factors, name: str) -> list[Node]:
-    """The axes along which a factor of an equation runs, if its indices are independent of each other; else none."""
+def independent(eqn: Any, factors: Factors, name: str) -> list[tuple[int, int]]:
+    """(which operand or result, axis) along which a factor runs, if its indices are independent of each other."""
     rule = factors.rule
     if name in rule.reduced or name in rule.carried or eqn.primitive.name in COUNTS_FROM_ITS_OFFSET:
         return []
     values = zip((*eqn.invars, *eqn.outvars), (*factors.operands[name], *factors.results[name]), strict=True)
-    placed = [(v, p) for v, p in values if p is not None and not isinstance(v, Literal)]
+    placed = [(n, p) for n, (v, p) in enumerate(values) if p is not None and not isinstance(v, Literal)]
     if any(p.block != 1 or p.halo is not None for _, p in placed):
         return []
-    return [(v, p.axis) for v, p in placed]
+    return [(n, p.axis) for n, p in placed]
 
 
 def _cut(body: Program, axes: _Axes, root: Node, size: int) -> Any:
@@ -110,7 +111,7 @@ def _cut(body: Program, axes: _Axes, root: Node, size: int) -> Any:
         for name in () if factors is None else factors.names:
             assert factors is not None
             tied = independent(eqn, factors, name)
-            if tied and axes.find(tied[0]) == root:
+            if tied and axes.find(((*eqn.invars, *eqn.outvars)[tied[0][0]], tied[0][1])) == root:
                 context = body.context(position)
                 chunk = Chunk(context=context, factors=factors, factor=name, size=size, offset=jnp.int32(0))
                 with _compat.equation_context(eqn):

@@ -101,8 +101,9 @@ def window(context: EquationContext) -> FactorRule:
         p.get("window_dilation", one),
         strict=True,
     )
-    long = max((v.shape for v in (*context.operands, *context.results)), key=lambda shape: shape or (0,))
-    short = min(v.shape for v in (*context.operands, *context.results) if v.shape)
+    scatters = context.primitive == "select_and_scatter_add"  # its first operand is what the windows would give
+    long = context.operands[1 if scatters else 0].shape
+    short = (context.operands if scatters else context.results)[0].shape
     widest: list[str | None] = []
     narrow: list[str | None] = []
     sizes, windows = {}, {}
@@ -121,10 +122,9 @@ def window(context: EquationContext) -> FactorRule:
             placement = Placement(axis=k, block=stride, halo=(pad[0], (width - 1) * dilation + 1 - stride))
             if inputs and base == 1:
                 windows[name] = {operand: placement for operand in range(inputs)}
-    left, right = (
-        ", ".join(tokens(widest if v.shape == long else narrow) if v.shape else "" for v in side)
-        for side in (context.operands, context.results)
-    )
+    first = [narrow, widest] if scatters else [widest] * len(context.operands)
+    left = ", ".join(tokens(axes) if v.shape else "" for v, axes in zip(context.operands, first, strict=True))
+    right = ", ".join(tokens(widest if scatters else narrow) for _ in context.results)
     return FactorRule(
         equation=f"{left} -> {right}",
         replay=_replay_window,
