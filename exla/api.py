@@ -19,6 +19,7 @@ program (`exla.call`).
 from __future__ import annotations
 
 import contextvars
+import copy
 import difflib
 import functools
 import inspect
@@ -30,7 +31,7 @@ import jax
 
 from exla import _compat
 from exla.call import Wishes, bind, read
-from exla.errors import ExlaError
+from exla.errors import ExlaError, MemoryLimitError
 from exla.ir.program import Program, as_struct
 from exla.options import Options
 from exla.placement import Placed, Placement, committed, placement, whole
@@ -69,6 +70,7 @@ class JitFunction:
             compiler_options=tuple(sorted((jit_arguments.get("compiler_options") or {}).items())),
         )
         self._planned: dict[Any, _Planned] = {}
+        self._refused: dict[Any, MemoryLimitError] = {}
         self._traced: dict[Any, Any] = {}
         self._lock = threading.RLock()
         self.__call__ = self._dispatcher()
@@ -129,6 +131,7 @@ class JitFunction:
         """Forget all plans and compiled programs."""
         with self._lock:
             self._planned.clear()
+            self._refused.clear()
             self._traced.clear()
             self._plain.clear_cache()
             self.__call__ = self._dispatcher()
@@ -147,6 +150,8 @@ class JitFunction:
         with self._lock:
             if key in self._planned:
                 return self._planned[key]
+            if key in self._refused:
+                raise copy.copy(self._refused[key])
             jitted = jax.jit(_guarded(self._fn), **self._jit_arguments)
             token = _tracing.set(True)
             try:
@@ -162,7 +167,12 @@ class JitFunction:
             )
             out_tree = jax.tree.structure(traced.out_info)
             place = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
-            choice = self._choose(call, place)
+            try:
+                choice = self._choose(call, place)
+            except MemoryLimitError as error:
+                if self._options.memory_limit is not None:  # what the device has may be more the next time
+                    self._refused[key] = copy.copy(error)
+                raise
             planned = _Planned(
                 program=call.program,
                 choice=choice,

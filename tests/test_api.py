@@ -438,3 +438,20 @@ def test_what_jax_jit_does_not_take_is_refused_in_its_words():
 def test_the_environment_sets_a_limit(monkeypatch):
     monkeypatch.setenv("EXLA_MEMORY_LIMIT", SMALL)
     assert exla.jit(kernel_product).plan(*points()).limit_bytes == 96 * 1024
+
+
+def test_a_refusal_is_remembered(monkeypatch):
+    from exla.search import driver
+
+    searches = []
+    monkeypatch.setattr("exla.api.decide", lambda *args: searches.append(1) or driver.decide(*args))
+    f = exla.jit(jnp.sort, memory_limit="1KiB")
+    for _ in range(2):
+        with pytest.raises(exla.MemoryLimitError, match="Nothing was run") as caught:
+            f(jnp.ones(1000))
+        assert caught.value.holders
+    assert len(searches) == 1
+    f.clear_cache()
+    with pytest.raises(exla.MemoryLimitError):
+        f(jnp.ones(1000))
+    assert len(searches) == 2

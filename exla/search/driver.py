@@ -17,19 +17,19 @@ from typing import Any
 
 import jax
 
-from exla.errors import Holder, MemoryLimitError, ReplayMiss
+from exla.errors import MemoryLimitError, ReplayMiss
 from exla.ir.emit import emit
 from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
-from exla.passes.decisions import CompileOption, Decision, Growth, Sink, Split, from_json, to_json
+from exla.passes.decisions import CompileOption, Decision, Sink, Split, from_json, to_json
 from exla.passes.replay import replay
 from exla.passes.split.decide import Seed
-from exla.passes.split.grow import grow
 from exla.passes.split.loop import run as run_loop
 from exla.search.cost import Rates, product_share
 from exla.search.records import Record, RecordStore, make_key
+from exla.search.refusal import refusal
 from exla.search.strategies.heuristic import Proposal, propose
 from exla.strict import is_strict, tolerate
 from exla.targets.base import CompiledBytes, Target
@@ -271,7 +271,7 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
     )
     choice = attempt.plain()
     if choice is None:
-        raise _cannot_fit(attempt, (), _projected(call.program))
+        raise _refusal(attempt, (), _projected(call.program))
     return choice
 
 
@@ -316,7 +316,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         choice, best = _split(attempt, limit)
         if choice is not None:
             return choice
-    raise _cannot_fit(attempt, best, floor)
+    raise _refusal(attempt, best, floor)
 
 
 def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposal]]:
@@ -377,49 +377,13 @@ def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, 
     return make_key(**{name: parts.get(name, "") for name in RECORDED})
 
 
-def _cannot_fit(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:
-    """The error that names the smallest peak found, what holds it, and what blocks each from being split."""
+def _refusal(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:
     found = [t.compiled_bytes.total for t in search.tried if t.compiled_bytes is not None]
-    smallest = min(found, default=floor.arguments_bytes + floor.outputs_bytes)
-    by_peak = sorted(proposals, key=lambda p: p.peak.bytes)
-    peak = by_peak[0].peak if by_peak else _projected(search.call.program)
-    blocked = {v: why for p in by_peak[:1] for s in p.seeds for v, why in s.region.blocked.items()}
-    reasons = _blocked_by_name(search.call.program, blocked)
-    holders = []
-    for item in peak.held[:3]:
-        program = item.program
-        position = program.producers.get(item.var)
-        _, source = program.origin(item.var)
-        name = program.describe(item.var)
-        if position is None:
-            why = "it is an argument, which the caller holds"
-        elif not item.path and item.var in program.outvars:
-            why = "it is an output, which must be whole in the end"
-        else:
-            why = reasons.get((name, source)) or _why_not(program, item.var, search.options)
-        holders.append(Holder(name=name, bytes=item.bytes, source=source, blocked=why))
-    return MemoryLimitError(limit_bytes=search.limit_bytes, smallest_peak_bytes=smallest, holders=tuple(holders))
-
-
-def _blocked_by_name(program: Program, blocked: Mapping[Any, str]) -> dict[tuple[str, str], str]:
-    found = {}
-    for var, why in blocked.items():
-        if var in program.producers:
-            found[program.describe(var), program.origin(var)[1]] = why
-    return found
-
-
-def _why_not(program: Program, var: Any, options: Options) -> str:
-    """What stands in the way of cutting a value, asked of its producer and its consumers."""
-    if options.search == "off":
-        return 'search="off" splits nothing'
-    for axis in range(len(var.aval.shape)):
-        region = grow(program, var, axis, Growth(small_bytes=1, exact=options.numerics == "exact"))
-        if region is not None and var in region.blocked:
-            return region.blocked[var]
-    position = program.producers[var]
-    if "origins" in program.eqns[position].params:
-        return "a chunk loop writes it chunk by chunk for an equation that needs it whole"
-    if program.factors(position) is None:
-        return f"`{program.eqns[position].primitive.name}` has no factor rule"
-    return "cutting it any finer leaves the peak where it is"
+    return refusal(
+        program=search.call.program,
+        options=search.options,
+        limit_bytes=search.limit_bytes,
+        smallest_bytes=min(found, default=floor.arguments_bytes + floor.outputs_bytes),
+        proposals=proposals,
+        peak=_projected(search.call.program),
+    )

@@ -1,0 +1,77 @@
+"""What a refusal says: what holds the smallest peak that was found, and what stands in the way of each value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from exla.errors import Holder, MemoryLimitError
+from exla.ir.memory import Peak
+from exla.ir.program import Program
+from exla.options import Options
+from exla.passes.decisions import Growth
+from exla.passes.split.grow import grow
+from exla.search.strategies.heuristic import Proposal
+
+
+def refusal(
+    *,
+    program: Program,
+    options: Options,
+    limit_bytes: int,
+    smallest_bytes: int,
+    proposals: Sequence[Proposal],
+    peak: Peak,
+) -> MemoryLimitError:
+    """The error that names the smallest peak found, what holds it, and what blocks each from being split.
+
+    Args:
+      program: the program before any decision.
+      options: the user's options.
+      limit_bytes: the limit.
+      smallest_bytes: the smallest peak that was found.
+      proposals: what the strategy proposed.
+      peak: the projected peak of the program before any decision, for where nothing was proposed.
+    """
+    by_peak = sorted(proposals, key=lambda p: p.peak.bytes)
+    peak = by_peak[0].peak if by_peak else peak
+    blocked = {v: why for p in by_peak[:1] for s in p.seeds for v, why in s.region.blocked.items()}
+    reasons = _blocked_by_name(program, blocked)
+    holders = []
+    for item in peak.held[:3]:
+        here = item.program
+        position = here.producers.get(item.var)
+        _, source = here.origin(item.var)
+        name = here.describe(item.var)
+        if position is None:
+            why = "it is an argument, which the caller holds"
+        elif not item.path and item.var in here.outvars:
+            why = "it is an output, which must be whole in the end"
+        else:
+            why = reasons.get((name, source)) or _why_not(here, item.var, options)
+        holders.append(Holder(name=name, bytes=item.bytes, source=source, blocked=why))
+    return MemoryLimitError(limit_bytes=limit_bytes, smallest_peak_bytes=smallest_bytes, holders=tuple(holders))
+
+
+def _blocked_by_name(program: Program, blocked: Mapping[Any, str]) -> dict[tuple[str, str], str]:
+    found = {}
+    for var, why in blocked.items():
+        if var in program.producers:
+            found[program.describe(var), program.origin(var)[1]] = why
+    return found
+
+
+def _why_not(program: Program, var: Any, options: Options) -> str:
+    """What stands in the way of cutting a value, asked of its producer and its consumers."""
+    if options.search == "off":
+        return 'search="off" splits nothing; search="heuristic" does'
+    for axis in range(len(var.aval.shape)):
+        region = grow(program, var, axis, Growth(small_bytes=1, exact=options.numerics == "exact"))
+        if region is not None and var in region.blocked:
+            return region.blocked[var]
+    position = program.producers[var]
+    if "origins" in program.eqns[position].params:
+        return "a chunk loop writes it chunk by chunk for an equation that needs it whole"
+    if program.factors(position) is None:
+        return f"`{program.eqns[position].primitive.name}` has no factor rule"
+    return "cutting it any finer leaves the peak where it is"
