@@ -401,6 +401,19 @@ def test_the_papers_knobs_split_what_fits():
     np.testing.assert_allclose(f(*args), expected(*args), rtol=1e-5, atol=1e-5)
 
 
+def test_the_papers_knobs_see_what_the_compiler_would_fuse():
+    x = np.linspace(0, 1, 500, dtype=np.float32)
+
+    def fn(x):
+        return jnp.sum(jnp.sin(x[:, None] * x))  # 1 MB, of which the compiler stores nothing
+
+    assert exla.jit(fn).plan(x).untouched
+    f = exla.jit(fn, tensor_size_threshold="100KiB", tensor_split_size="40KiB")
+    loops = [e.params["loop"] for e in f.plan(x).program.eqns if e.primitive.name == "exla_split"]
+    assert loops and all(v.aval.size * 4 <= 40 * 1024 for e in loops[0].body.eqns for v in e.outvars)
+    np.testing.assert_allclose(f(x), fn(x), rtol=1e-5)
+
+
 def test_explain_says_what_was_done_about_each_big_value():
     text = exla.jit(kernel_product, memory_limit=SMALL).explain(*points())
     for word in ("limit", "projected", "compiled", "measured", "exp", "test_api.py", "split along axis", "argument"):

@@ -111,6 +111,17 @@ def project(program: Program, *, fused: bool = True, path: Path = (), spare: Seq
     )
 
 
+def largest_bytes(program: Program, outputs: frozenset[Any] | None = None) -> int:
+    """Bytes of the largest value that an equation computes, in bodies too, fused or not; outputs do not count."""
+    outputs = frozenset(_variables(program.outvars)) if outputs is None else outputs
+    sizes = [value_bytes(v) for eqn in program.eqns for v in eqn.outvars if v not in outputs]
+    for eqn in program.eqns:
+        if eqn.primitive.name == "exla_split":
+            sizes.append(largest_bytes(eqn.params["loop"].body, frozenset()))
+        sizes += [largest_bytes(Program(jaxpr=_open(b.jaxpr)), frozenset()) for b in _compat.bodies(eqn)]
+    return max(sizes, default=0)
+
+
 def _overwrite(eqn: Any, made: dict[Any, int], spare: Sequence[Any]) -> None:
     """Let results take the place of operands of their size that may be overwritten and are not read again."""
     free = [v for v in spare if v in eqn.invars]

@@ -7,6 +7,7 @@ something has measured it).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,7 @@ class Plan:
 
     Attributes:
       decisions: what the candidate is made of; empty where the program is used as it is.
+      words: the decisions in words, with the values and source lines that they are about.
       limit_bytes: the cap on arguments + outputs + temporaries - aliased.
       projected_bytes: what our model expects of the chosen program.
       compiled_bytes: the compiler's figure for it.
@@ -60,6 +62,7 @@ class Plan:
     """
 
     decisions: tuple[Decision, ...]
+    words: tuple[str, ...]
     limit_bytes: int
     projected_bytes: int
     compiled_bytes: int
@@ -91,7 +94,7 @@ class Plan:
             lines.append("  decisions: none; the program obeys the limit and is used exactly as jax.jit compiles it")
         else:
             lines.append("  decisions:")
-            lines += [f"    {k}. {d}" for k, d in enumerate(self.decisions, 1)]
+            lines += [f"    {k}. {words}" for k, words in enumerate(self.words, 1)]
         return "\n".join(lines)
 
 
@@ -105,6 +108,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
     plain = next((t.compiled_bytes for t in choice.tried if t.untouched), None)
     return Plan(
         decisions=choice.decisions,
+        words=tuple(_in_words(choice)),
         limit_bytes=choice.limit_bytes,
         projected_bytes=choice.peak.bytes,
         compiled_bytes=choice.compiled_bytes.total,
@@ -138,6 +142,22 @@ def explain_text(plan: Plan) -> str:
         verdict = "obeys" if tried.compiled_bytes.total <= plan.limit_bytes else "over the limit"
         lines.append(f"  {_figure(tried.compiled_bytes)}, {verdict}: {tried.what}")
     return "\n".join(lines)
+
+
+def _in_words(choice: Choice) -> Iterator[str]:
+    """Each decision in words; a split that was searched for names its value and the user's line."""
+    seeds = iter(choice.seeds)
+    for decision in choice.decisions:
+        seed = next(seeds, None) if isinstance(decision, Split) else None
+        if seed is None or not isinstance(decision, Split):
+            yield str(decision)
+            continue
+        program, position = seed.region.program, decision.site.position
+        values = program.invars if position < 0 else program.eqns[position].outvars
+        var = values[decision.result]
+        _, source = program.origin(var)
+        trips = -(-seed.region.size // decision.chunk)
+        yield f"{decision} ({trips} of them): {program.describe(var)}" + (f"  [{source}]" if source else "")
 
 
 def _figure(counted: CompiledBytes) -> str:
@@ -196,7 +216,7 @@ def _fates(choice: Choice) -> dict[tuple[str, str], str]:
         trips = -(-region.size // split.chunk)
         stacked = {o.stacked[0] for o in region.outputs if o.stacked is not None}
         levels = len(region.levels)
-        for var, axis in region.makers:
+        for var, (axis, _) in region.makers:
             how = "written chunk by chunk into the whole" if var in stacked else "only one chunk exists at a time"
             again = f", computed on up to {levels} passes" if levels > 1 else ""
             fate = f"split along axis {axis}: {trips} chunks of {split.chunk}, {how}{again}"

@@ -20,7 +20,7 @@ import jax
 from exla.errors import MemoryLimitError, ReplayMiss
 from exla.ir.emit import emit
 from exla.ir.fingerprint import fingerprint
-from exla.ir.memory import Peak, project
+from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
 from exla.passes.decisions import CompileOption, Decision, Sink, Split, from_json, to_json
@@ -326,7 +326,7 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
     seen: set[tuple[Decision, ...]] = set()
     best: Sequence[Proposal] = ()
     plain = search.candidate(search.call.program, (), ())
-    if plain is not None and not _wants_smaller(search.options, plain.peak):
+    if plain is not None and not _wants_smaller(search.options, search.call.program):
         return plain, ()
     smallest: list[int] = []
     for _ in range(MOST_COMPILES):
@@ -358,10 +358,10 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
     return None, best
 
 
-def _wants_smaller(options: Options, peak: Peak) -> bool:
+def _wants_smaller(options: Options, program: Program) -> bool:
     """Whether the paper's knobs ask for a split although the limit does not."""
     threshold = options.tensor_size_threshold
-    return threshold is not None and any(h.bytes > threshold for h in peak.held)
+    return threshold is not None and largest_bytes(program) > threshold
 
 
 def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from exla.ir.memory import Peak, project
+from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Decision
 from exla.passes.sink import apply_sink, enumerate_sinks
@@ -72,7 +72,9 @@ def propose(
         grown = [
             p for parent in beam for p in _expand(parent, goal_bytes, rates, most_chunk_bytes, most_value_bytes, exact)
         ]
-        finished = sorted((p for p in grown if _is_within(p.peak, goal_bytes, most_value_bytes)), key=_speed)
+        finished = sorted(
+            (p for p in grown if _is_within(p, goal_bytes, most_chunk_bytes, most_value_bytes)), key=_speed
+        )
         if finished:
             return finished
         failed += grown
@@ -97,9 +99,13 @@ def _sunk(start: Proposal, goal: int) -> Iterator[Proposal]:
         yield replace(start, program=program, decisions=tuple(decisions), peak=project(program))
 
 
-def _is_within(peak: Peak, goal_bytes: int, most_value_bytes: int | None) -> bool:
-    largest = max((h.bytes for h in peak.held if h.var not in h.program.invars), default=0)
-    return peak.bytes <= goal_bytes and (most_value_bytes is None or largest <= most_value_bytes)
+def _is_within(proposal: Proposal, goal_bytes: int, most_chunk_bytes: int | None, most_value_bytes: int | None) -> bool:
+    if proposal.peak.bytes > goal_bytes:
+        return False
+    if most_value_bytes is not None and largest_bytes(proposal.program) > most_value_bytes:
+        return False
+    loops = (e.params["loop"] for e in proposal.program.eqns if e.primitive.name == "exla_split")
+    return most_chunk_bytes is None or all(project(loop.body).bytes <= most_chunk_bytes for loop in loops)
 
 
 def _speed(proposal: Proposal) -> tuple[float, int, int]:
@@ -136,7 +142,13 @@ def _expand(
         if smaller > limit or (smaller == limit and not seed.recomputes):
             continue
         probed.append((seed, first, at_first, second, at_second))
-    probed.sort(key=lambda p: (min(p[2].peak.bytes, p[4].peak.bytes) > goal, min(p[2].seconds, p[4].seconds)))
+
+    def promise(probe: tuple[Seed, int, Proposal, int, Proposal]) -> tuple[bool, bool, float]:
+        both = (probe[2], probe[4])
+        within = any(_is_within(p, goal, most_chunk_bytes, most_value_bytes) for p in both)
+        return (not within, min(p.peak.bytes for p in both) > goal, min(p.seconds for p in both))
+
+    probed.sort(key=promise)
     for seed, first, at_first, second, at_second in probed[:FINALISTS]:
         region_size = seed.region.size
         least = seed.region.least_chunk
