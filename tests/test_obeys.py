@@ -54,7 +54,7 @@ def test_a_value_that_is_wanted_along_both_axes_is_computed_twice_and_never_whol
     f = exla.jit(both, memory_limit=fixed + 400_000)
     plan = f.plan(x, y)
     assert plan.compiled_bytes <= fixed + 400_000
-    assert any(d.again for d in plan.decisions if isinstance(d, Split)) and "computed again" in str(plan)
+    assert any(d.growth.again for d in plan.decisions if isinstance(d, Split)) and "computed again" in str(plan)
     k = np.sin(x.astype(np.float64)[:, None] * y.astype(np.float64)[None])
     first, last = f(x, y)
     np.testing.assert_allclose(first, np.sort(k, axis=1)[:, :3] * 2, atol=1e-5)

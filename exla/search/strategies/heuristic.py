@@ -12,8 +12,9 @@ that is usually one whose chunks stay in cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, value_bytes
@@ -23,6 +24,8 @@ from exla.passes.split.chunks import sizes
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths
 from exla.search.cost import Rates, predict_s
 from exla.strict import tolerate
+
+T = TypeVar("T")
 
 MOST_SPLITS = 6
 MOST_SINKS = 6
@@ -78,7 +81,8 @@ def propose(
         if finished:
             return finished
         failed += grown
-        beam = sorted(grown, key=lambda p: (p.peak.bytes, p.seconds))[:BEAM]
+        smallest = sorted(grown, key=lambda p: (p.peak.bytes, p.seconds))
+        beam = _and_one(smallest, BEAM, lambda p: p.seeds[-1].decision.growth.again)
         if not beam:
             break
     return sorted(failed, key=lambda p: p.peak.bytes)
@@ -97,6 +101,14 @@ def _sunk(start: Proposal, goal: int) -> Iterator[Proposal]:
             decisions.append(sink)
     if decisions:
         yield replace(start, program=program, decisions=tuple(decisions), peak=project(program))
+
+
+def _and_one(found: Sequence[T], count: int, computes_again: Callable[[T], bool]) -> list[T]:
+    """The first few, and the first that computes something again: it may need a further split to show its worth."""
+    chosen = list(found[:count])
+    if not any(map(computes_again, chosen)):
+        chosen += [p for p in found[count:] if computes_again(p)][:1]
+    return chosen
 
 
 def _is_within(proposal: Proposal, goal_bytes: int, most_chunk_bytes: int | None, most_value_bytes: int | None) -> bool:
@@ -149,7 +161,7 @@ def _expand(
         return (not within, min(p.peak.bytes for p in both) > goal, min(p.seconds for p in both))
 
     probed.sort(key=promise)
-    for seed, first, at_first, second, at_second in probed[:FINALISTS]:
+    for seed, first, at_first, second, at_second in _and_one(probed, FINALISTS, lambda p: p[0].decision.growth.again):
         region_size = seed.region.size
         least = seed.region.least_chunk
         yield at_first
