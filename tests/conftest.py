@@ -22,6 +22,14 @@ def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def compiled_quickly():
+    """XLA's quick code generation: for tests that compare programs, not their machine code or its memory."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
 def x64():
     """64-bit values for one test."""
     before = jax.config.jax_enable_x64

@@ -13,6 +13,8 @@ from exla.passes.split.apply import split_program
 from exla.passes.split.decide import enumerate_splits, growths
 from exla.passes.split.loop import run
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 EXPAND = {"exla_split": lambda eqn, operands, evaluate: run(eqn.params["loop"], operands, evaluate)}
 SCORES = 3 * np.random.default_rng(0).normal(size=(5, 7))
 VALUES = np.random.default_rng(1).normal(size=(7, 3))

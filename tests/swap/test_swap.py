@@ -20,12 +20,7 @@ LIMIT = 64 * 1024
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(autouse=True)
-def compiled_quickly():
-    """XLA's quick code generation, on both sides: what is compared is programs, not their machine code."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 def numbers(x):
