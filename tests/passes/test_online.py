@@ -62,6 +62,7 @@ ONLINE = {
 NOT_ONLINE = {
     "summed_in_half_precision": lambda s, v: shifted_by_maximum(s.astype(jnp.bfloat16)) @ v.astype(jnp.bfloat16),
     "exponential_about_a_mean": lambda s, v: jnp.sum(jnp.exp(about_mean(s)), axis=1),
+    "multiplied_by_a_maximum": lambda s, v: jnp.sum(s * jnp.max(s, axis=1, keepdims=True), axis=1),
     "third_moment": lambda s, v: jnp.sum(about_mean(s) ** 3, axis=1),
     "weighted_squares": lambda s, v: jnp.sum(v[:, 0] * about_mean(s) ** 2, axis=1),
     "squares_about_a_maximum": lambda s, v: jnp.sum((s - jnp.max(s, axis=1, keepdims=True)) ** 2, axis=1),

@@ -59,7 +59,7 @@ def close(
                 makers.setdefault((var, (at.axis, window)), instance)
                 if not window:
                     provided.setdefault(var, (instance, (var, (at.axis, window))))
-    for instance in instances:
+    for instance in sorted(instances):
         for var, cut in operands_of(program, instance, size):
             if cut is not None and cut[1] and (var, cut) not in makers:
                 wider = next((s for s in makers if s[0] is var and _covers(s[1], cut)), None)
@@ -276,7 +276,7 @@ class _Levels:
         if factors.rule.reduced.get(name) != "sum":
             return
         count = self._count(found)
-        if form.kind == "scaled" and not all(self._selects_a_maximum(v) for v in found):
+        if form.kind == "scaled" and not (found and all(self._selects_a_maximum(v) for v in found)):
             return
         if form.kind == "squared" and not (count and is_mean(self.program, found[0], count)):
             return
