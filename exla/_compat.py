@@ -87,7 +87,12 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
     return found
 
 
-CONTROL_FLOW = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+CONTROL_FLOW = {
+    "scan": ("jaxpr",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    "cond": ("branches",),
+    "exla_unless": ("otherwise",),
+}
 """Primitive name -> the parameters that hold the closed jaxprs of its bodies."""
 
 

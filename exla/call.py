@@ -29,7 +29,8 @@ from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.program import Program, as_struct, canonical
 from exla.options import Options
-from exla.search.driver import EXPANSIONS, Call, Choice, decide
+from exla.passes.unless import EXPANSIONS
+from exla.search.driver import Call, Choice, decide
 from exla.strict import tolerate
 from exla.targets.base import TARGETS
 

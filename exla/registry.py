@@ -74,6 +74,11 @@ class Registry(Generic[T]):
         self._load()
         return iter(sorted(self._entries))
 
+    def in_order(self) -> list[str]:
+        """The names in the order in which they were registered: that of the modules."""
+        self._load()
+        return list(self._entries)
+
     def __len__(self) -> int:
         self._load()
         return len(self._entries)

@@ -176,7 +176,7 @@ def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None
     if not peaks or eqn.primitive.name in REDUCERS | SCATTERS:
         return None
     largest = max(peaks, key=lambda p: p.temporary_bytes)
-    carried = sum(value_bytes(v) for v in eqn.outvars)
+    carried = 0 if eqn.primitive.name in VIEWS else sum(value_bytes(v) for v in eqn.outvars)
     return Peak(
         arguments_bytes=0,
         outputs_bytes=0,

@@ -17,8 +17,8 @@ ELEMENTWISE = _names("""
 """)
 """One output element from the operands' elements at the same index."""
 
-VIEWS = _names("reshape squeeze expand_dims optimization_barrier stop_gradient")
-"""Primitives whose result is the operand's buffer seen in another shape."""
+VIEWS = _names("reshape squeeze expand_dims optimization_barrier stop_gradient exla_unless")
+"""Primitives whose result is the operand's buffer seen in another shape; `exla_unless` mostly hands it on."""
 
 CHEAP = _names("""
     broadcast_in_dim iota convert_element_type add sub mul neg max min select_n and or not xor eq ne lt le gt ge

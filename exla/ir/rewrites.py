@@ -52,10 +52,11 @@ class Admitted:
     """A match that its rule's guard lets through.
 
     Attributes:
-      extras: further values of the program that the replacement asks for; it takes them as `extras`, each whole.
+      extras: (what it is, variable) for further values of the program that the replacement asks for; it takes them as
+        `extras`, a list of (what it is, value), each value whole.
     """
 
-    extras: tuple[Any, ...] = ()
+    extras: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,24 @@ class Sink:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replace:
+    """Compute what a rule's pattern matches by the rule's replacement.
+
+    Attributes:
+      path: as of a split.
+      site: the equation that makes the pattern's results.
+      rule: the rule's name.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    rule: str
+
+    def __str__(self) -> str:
+        return f"replace by rule {self.rule} at equation {self.site.position}{_inside(self.path)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompileOption:
     """Compile with an XLA option set."""
 
@@ -91,7 +109,9 @@ class CompileOption:
         return f"compile option {self.name}={self.value!r}"
 
 
-Decision = Split | Sink | CompileOption
+Change = Split | Sink | Replace
+"""A decision that changes the program."""
+Decision = Change | CompileOption
 
 
 def _inside(path: tuple[tuple[int, int], ...]) -> str:
@@ -113,12 +133,14 @@ def from_json(data: Mapping[str, Any]) -> Decision:
     try:
         if data.get("kind") == "CompileOption":
             return CompileOption(**fields)
-        if data.get("kind") in ("Split", "Sink"):
+        if data.get("kind") in ("Split", "Sink", "Replace"):
             site = Site(**fields.pop("site"))
             path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
             if data["kind"] == "Sink":
                 return Sink(site=site, path=path, **fields)
+            if data["kind"] == "Replace":
+                return Replace(site=site, path=path, **fields)
             return Split(site=site, path=path, growth=Growth(**fields.pop("growth")), **fields)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
-    raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Sink, Split")
+    raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Replace, Sink, Split")

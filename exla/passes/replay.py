@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from exla.ir.program import Program
-from exla.passes.decisions import Sink, Split
+from exla.passes.decisions import Change, Replace, Sink
+from exla.passes.replace import apply_replace
 from exla.passes.sink import apply_sink
 from exla.passes.split.decide import apply_split
 
 
-def replay(program: Program, decision: Split | Sink) -> Program:
+def replay(program: Program, decision: Change) -> Program:
     """Apply a decision that changes the program.
 
     Raises:
       ReplayMiss: if it does not apply.
     """
-    return apply_split(program, decision) if isinstance(decision, Split) else apply_sink(program, decision)
+    if isinstance(decision, Replace):
+        return apply_replace(program, decision)
+    return apply_sink(program, decision) if isinstance(decision, Sink) else apply_split(program, decision)

@@ -23,10 +23,10 @@ from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
-from exla.passes.decisions import CompileOption, Decision, Sink, Split, from_json, to_json
+from exla.passes.decisions import CompileOption, Decision, from_json, to_json
 from exla.passes.replay import replay
 from exla.passes.split.decide import Seed
-from exla.passes.split.loop import run as run_loop
+from exla.passes.unless import EXPANSIONS
 from exla.search.cost import Rates, product_share
 from exla.search.records import Record, RecordStore, make_key
 from exla.search.refusal import refusal
@@ -38,7 +38,7 @@ from exla.version import rules_hash
 MOST_COMPILES = 8
 HOPELESS = 3
 """After so many candidates in a row that come no nearer to the limit, the search gives up."""
-EXPANSIONS = {"exla_split": lambda eqn, operands, evaluate: run_loop(eqn.params["loop"], operands, evaluate)}
+
 RECORDED = ("program", "arguments", "target", "device", "jax", "jaxlib", "xla_flags", "exla", "limit", "options")
 
 
@@ -238,7 +238,7 @@ class _Search:
                 continue
             try:
                 decisions = [from_json(d) for d in record.decisions]
-                changes = [d for d in decisions if isinstance(d, Split | Sink)]
+                changes = [d for d in decisions if not isinstance(d, CompileOption)]
                 program = self.call.program
                 for change in changes:
                     program = replay(program, change)

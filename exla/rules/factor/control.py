@@ -25,7 +25,7 @@ from exla.ir.program import Program, as_struct, body_program, evaluate
 Node = tuple[Any, int]
 """A variable of a body and one of its axes."""
 
-COUNTS_FROM_ITS_OFFSET = frozenset({"iota", "random_bits", "argmax", "argmin", "top_k"})
+COUNTS_FROM_ITS_OFFSET = frozenset({"iota", "random_bits"})
 """Primitives whose values on a chunk depend on where it begins, which a body does not know."""
 
 
@@ -242,6 +242,17 @@ def cond(context: EquationContext) -> FactorRule:
     operands = [[], *(list(tied) for tied in zip(*(b.jaxpr.invars for b in branches), strict=True))]
     results = [list(tied) for tied in zip(*(b.jaxpr.outvars for b in branches), strict=True)]
     flow = _Flow(context, operands, results)
+    return FactorRule(
+        equation=f"{flow.tokens(0)} -> {flow.tokens(1)}", replay=flow.replay, apart=flow.apart(), whole=WHOLE
+    )
+
+
+@FACTOR_RULES.register("exla_unless")
+def unless(context: EquationContext) -> FactorRule:
+    """`c0 _, c0 c1 -> c0 c1`: what is safe, what is used then, and what it is computed from otherwise."""
+    (otherwise,) = _compat.bodies_of(context.primitive, context.params)
+    inside, outside = otherwise.jaxpr.invars, otherwise.jaxpr.outvars
+    flow = _Flow(context, [[v] for v in inside], [[v] for v in outside])
     return FactorRule(
         equation=f"{flow.tokens(0)} -> {flow.tokens(1)}", replay=flow.replay, apart=flow.apart(), whole=WHOLE
     )

@@ -1,0 +1,529 @@
+"""Match: find a traced pattern in a program, however it is spelled there.
+
+Both are walked from a result towards the inputs. A value is seen as a `Term`: a variable and, for each of its axes, the
+*index* that runs along it. Broadcasts, transposes and unit axes only rename indices, so they are looked through; every
+other equation hands its indices on as its factor rule says, whatever order its axes have. `x[:, None, :] - y[None]` and
+a twice vmapped `x - y` are then the same: `x[i, k] - y[j, k]`.
+
+An axis of the pattern is known by where it appears: `k` above is summed, and is in both arguments. Each index of the
+program is compared with that. Several with the appearance of one pattern axis are taken together (points that lie on a
+grid are still points), one that no pattern axis is like is a batch axis if it reaches the result (the pattern is
+vmapped), and anything else is no match.
+
+What it does not do: look through reshapes that split or join axes, or through control flow.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from exla import _compat
+from exla._compat import Literal
+from exla.ir.primitives import ELEMENTWISE, REDUCERS
+from exla.ir.program import Program, canonical
+from exla.ir.rewrites import Match, ReplaceRule
+
+VIEWS = frozenset({"broadcast_in_dim", "transpose", "squeeze", "expand_dims", "reshape", "copy"})
+COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne", "add_any"})
+PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
+"""Sizes of pattern axes: an integer in the pattern that is one of them stands for the size of that axis."""
+BY_AXIS = frozenset(
+    "dimension_numbers axes dimension axis dimensions sharding out_sharding shape limit_indices weak_type".split()
+)
+"""Parameters that name axes or sizes which the factor rule has followed already, or that do not matter."""
+UNORDERED = REDUCERS | {"dot_general"}
+"""Primitives to which it is all the same which of the axes that they end is which."""
+MOST_STEPS = 4000
+
+
+@dataclass(frozen=True)
+class Term:
+    """A variable or literal, and the index along each of its axes; None where the axis has size 1."""
+
+    atom: Any
+    indices: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """One spelling of a rule's pattern, traced.
+
+    Attributes:
+      program: the traced pattern; its inputs are the rule's arguments.
+      axes: argument name -> names of its axes.
+      sizes: axis name -> the size it is traced at; "*" is the batch axis of a vmapped spelling.
+    """
+
+    program: Program
+    axes: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
+
+    @property
+    def root(self) -> int:
+        """The equation that makes the pattern's results."""
+        return self.program.producers[self.program.outvars[0]]
+
+
+def argument_axes(text: str) -> tuple[tuple[str, ...], Any]:
+    """The axes and dtype of "n d" or "n d:int32"; float32 where none is named."""
+    axes, _, dtype = text.partition(":")
+    return tuple(axes.split()), np.dtype(dtype or "float32")
+
+
+def patterns_of(rule: ReplaceRule) -> list[Pattern]:
+    """Every spelling of a rule, traced: each pattern alone and vmapped."""
+    found = []
+    names = sorted({a for text in rule.arguments.values() for a in argument_axes(text)[0]} | set(rule.sizes))
+    sizes = dict(zip(names, PRIMES, strict=False))
+    extra = {"sizes": {n: sizes[n] for n in names}} if rule.sizes else {}
+    for fn, batch in itertools.product(rule.patterns, ((), ("*",))):
+        every = {n: (*batch, *argument_axes(text)[0]) for n, text in rule.arguments.items()}
+        structs = [
+            jax.ShapeDtypeStruct([{**sizes, "*": PRIMES[-1]}[a] for a in axes], argument_axes(rule.arguments[n])[1])
+            for n, axes in every.items()
+        ]
+
+        def call(*arguments: Any, fn: Any = fn) -> Any:
+            return fn(*arguments, **extra)
+
+        traced = canonical(jax.make_jaxpr(jax.vmap(call) if batch else call)(*structs))
+        if not traced.consts and _makes_all(traced):
+            found.append(Pattern(program=traced, axes=every, sizes={**sizes, "*": PRIMES[-1]}))
+    return found
+
+
+def _makes_all(program: Program) -> bool:
+    """Whether one equation makes every result, in order."""
+    outs = list(program.outvars)
+    made = [] if any(isinstance(v, Literal) for v in outs) else [program.producers.get(v) for v in outs]
+    return bool(made) and made[0] is not None and len(set(made)) == 1
+
+
+@dataclass
+class _Side:
+    """One of the two programs while they are walked: fresh indices, and where each of them was seen."""
+
+    program: Program
+    sizes: dict[int, int] = field(default_factory=dict)
+
+    def fresh(self, size: int) -> int | None:
+        if size == 1:
+            return None
+        index = len(self.sizes)
+        self.sizes[index] = size
+        return index
+
+    def whole(self, atom: Any) -> Term:
+        return Term(atom, tuple(self.fresh(n) for n in atom.aval.shape))
+
+    def peel(self, term: Term) -> Term:
+        """The value behind broadcasts, transposes and unit axes."""
+        while True:
+            position = None if isinstance(term.atom, Literal) else self.program.producers.get(term.atom)
+            if position is None:
+                return term
+            eqn = self.program.eqns[position]
+            behind = _behind(eqn, term) if eqn.primitive.name in VIEWS else None
+            if behind is None:
+                return term
+            term = behind
+
+    def operands(self, position: int, results: Sequence[Term | None]) -> list[Term] | None:
+        """The operands of an equation, given some of its results; None where its factor rule cannot say."""
+        eqn = self.program.eqns[position]
+        if eqn.primitive.name in ELEMENTWISE:
+            indices = next(t.indices for t in results if t is not None)
+            return [Term(v, indices if v.aval.shape else ()) for v in eqn.invars]
+        factors = self.program.factors(position)
+        if factors is None:
+            return None
+        known: dict[str, int | None] = {}
+        for name in factors.names:
+            for term, place in zip(results, factors.results[name], strict=True):
+                if place is not None and term is not None and place.block == 1:
+                    known.setdefault(name, term.indices[place.axis])
+        found = []
+        for k, v in enumerate(eqn.invars):
+            indices: list[int | None] = []
+            for axis, size in enumerate(v.aval.shape):
+                here = [n for n in factors.names if (p := factors.operands[n][k]) is not None and p.axis == axis]
+                if len(here) > 1:
+                    return None
+                if here and here[0] not in known:
+                    known[here[0]] = self.fresh(size)
+                indices.append(known[here[0]] if here else self.fresh(size))
+            found.append(Term(v, tuple(indices)))
+        return found
+
+
+def _behind(eqn: Any, term: Term) -> Term | None:
+    """What a view shows; None where it splits or joins axes."""
+    (operand,) = eqn.invars[:1]
+    shape = operand.aval.shape
+    name = eqn.primitive.name
+    if name == "copy":
+        return Term(operand, term.indices)
+    if name == "transpose":
+        back = [0] * len(shape)
+        for axis, source in enumerate(eqn.params["permutation"]):
+            back[source] = axis
+        return Term(operand, tuple(term.indices[k] for k in back))
+    if name == "broadcast_in_dim":
+        onto = eqn.params["broadcast_dimensions"]
+        return Term(operand, tuple(None if n == 1 else term.indices[k] for n, k in zip(shape, onto, strict=True)))
+    if [n for n in shape if n != 1] != [n for n in eqn.outvars[0].aval.shape if n != 1]:
+        return None
+    long = iter([i for i, n in zip(term.indices, eqn.outvars[0].aval.shape, strict=True) if n != 1])
+    return Term(operand, tuple(None if n == 1 else next(long) for n in shape))
+
+
+Place = tuple[tuple[int | None, ...], tuple[int | None, ...]]
+"""Indices of both sides that belong together: what an equation reduces, a whole axis, the axis of an iota."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the walk has compared so far: the trace of both sides, in the same order."""
+
+    leaves: tuple[tuple[str, Term, Term], ...] = ()
+    """(argument, its term in the pattern, its term in the program) for each appearance."""
+    places: tuple[Place, ...] = ()
+    numbers: tuple[tuple[Any, Any], ...] = ()
+    """Integers of both sides that must be equal, or stand for a size."""
+    inside: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A match, with what is needed to rewrite it.
+
+    Attributes:
+      match: for guards.
+      terms: argument name -> its term in the program.
+      groups: axis name of the pattern -> indices of the program that it stands for, outermost first.
+      batch: further indices of the result.
+      sizes: index -> how many.
+      results: terms of the results, None for one that is not used.
+      axes: for each result of the pattern, the names of its axes.
+      leaves: the program's variables that the pattern's equations read.
+    """
+
+    match: Match
+    terms: Mapping[str, Term]
+    groups: Mapping[str, tuple[int, ...]]
+    batch: tuple[int, ...]
+    sizes: Mapping[int, int]
+    results: tuple[Term, ...]
+    axes: tuple[tuple[str, ...], ...]
+    leaves: tuple[Any, ...]
+
+
+class Matcher:
+    """One attempt to find a pattern at one equation."""
+
+    def __init__(self, pattern: Pattern, program: Program) -> None:
+        self.pattern = pattern
+        self.names = {v: n for v, n in zip(pattern.program.invars, pattern.axes, strict=True)}
+        self.left, self.right = _Side(pattern.program), _Side(program)
+        self.steps = 0
+
+    def at(self, position: int) -> Found | None:
+        """The match whose results are those of the equation at `position`."""
+        ours, theirs = self.pattern.program.eqns[self.pattern.root], self.right.program.eqns[position]
+        if ours.primitive.name != theirs.primitive.name or len(ours.outvars) != len(theirs.outvars):
+            return None
+        wanted = set(self.pattern.program.outvars)
+        first = [self.left.whole(v) for v in ours.outvars]
+        second = [self.right.whole(v) for v in theirs.outvars]
+        for var, theirs_var in zip(ours.outvars, theirs.outvars, strict=True):
+            if var not in wanted and not _compat.is_drop(theirs_var) and theirs_var in self._used():
+                return None
+        _share(first, ours)
+        _share(second, theirs)
+        for seen in self._equation(self.pattern.root, position, first, second, _Seen()):
+            found = self._read(seen, position, first, second)
+            if found is not None:
+                return found
+        return None
+
+    def _used(self) -> set[Any]:
+        program = self.right.program
+        return set(program.consumers) | {v for v in program.outvars if not isinstance(v, Literal)}
+
+    def _terms(self, ours: Term, theirs: Term, seen: _Seen) -> Iterator[_Seen]:
+        """Every way in which a term of the pattern is one of the program."""
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            return
+        ours, theirs = self.left.peel(ours), self.right.peel(theirs)
+        if isinstance(ours.atom, Literal):
+            if isinstance(theirs.atom, Literal):
+                yield _Seen(seen.leaves, seen.places, (*seen.numbers, (ours.atom.val, theirs.atom.val)), seen.inside)
+            return
+        name = self.names.get(ours.atom)
+        if name is not None:
+            before = next((t for n, _, t in seen.leaves if n == name), None)
+            if before is None or _same(before.atom, theirs.atom):
+                yield _Seen((*seen.leaves, (name, ours, theirs)), seen.places, seen.numbers, seen.inside)
+            return
+        if isinstance(theirs.atom, Literal):
+            return
+        i, k = self.left.program.producers.get(ours.atom), self.right.program.producers.get(theirs.atom)
+        if i is None or k is None:
+            return
+        first = [ours if v is ours.atom else None for v in self.left.program.eqns[i].outvars]
+        second = [theirs if v is theirs.atom else None for v in self.right.program.eqns[k].outvars]
+        yield from self._equation(i, k, first, second, seen)
+
+    def _equation(
+        self, i: int, k: int, ours: Sequence[Term | None], theirs: Sequence[Term | None], seen: _Seen
+    ) -> Iterator[_Seen]:
+        first, second = self.left.program.eqns[i], self.right.program.eqns[k]
+        name = first.primitive.name
+        if name != second.primitive.name or len(first.invars) != len(second.invars):
+            return
+        if [t is None for t in ours] != [t is None for t in theirs]:
+            return
+        numbers = _parameters(first.params, second.params)
+        if numbers is None:
+            return
+        a, b = self.left.operands(i, ours), self.right.operands(k, theirs)
+        if a is None or b is None:
+            return
+        if name == "convert_element_type" and _kinds(first) != _kinds(second):
+            return
+        places = [] if name in ELEMENTWISE else _places(first, second, (a, ours), (b, theirs))
+        if places is None:
+            return
+        start = _Seen(
+            seen.leaves, (*seen.places, *places), (*seen.numbers, *numbers), seen.inside | {k}
+        )
+        yield from self._all(list(zip(a, b, strict=True)), start)
+        if len(a) == 2 and name in (*COMMUTATIVE, "dot_general"):
+            yield from self._all([(a[0], b[1]), (a[1], b[0])], start)
+
+    def _all(self, pairs: list[tuple[Term, Term]], seen: _Seen) -> Iterator[_Seen]:
+        if not pairs:
+            yield seen
+            return
+        for after in self._terms(*pairs[0], seen):
+            yield from self._all(pairs[1:], after)
+
+    def _read(self, seen: _Seen, position: int, ours: Sequence[Term], theirs: Sequence[Term]) -> Found | None:
+        """Check that the indices of both sides correspond, and say how."""
+        left, right = _appearances(seen, 0, ours), _appearances(seen, 1, theirs)
+        names = {}
+        for argument, term, _ in seen.leaves:
+            for axis, index in zip(self.pattern.axes[argument], term.indices, strict=True):
+                if names.setdefault(index, axis) != axis:
+                    return None
+        for index in left:
+            names.setdefault(index, next((n for n, s in self.pattern.sizes.items() if s == self.left.sizes[index]), ""))
+        groups: dict[str, list[int]] = {n: [] for n in names.values()}
+        batch = []
+        reach = {i for t in theirs for i in t.indices if i is not None}
+        by_appearance: dict[frozenset[Any], int] = {}
+        for index, where in left.items():
+            by_appearance[where] = index
+        for index, where in right.items():
+            if where in by_appearance:
+                groups[names[by_appearance[where]]].append(index)
+            elif index in reach and not any(kind == "place" for kind, *_ in where):
+                batch.append(index)
+            else:
+                like = [mine for mine in by_appearance if _lacks_only_arguments(where, mine)]
+                if len(like) != 1:
+                    return None
+                groups[names[by_appearance[like[0]]]].append(index)
+        sizes = {n: _product(self.right.sizes[i] for i in g) for n, g in groups.items()}
+        if not all(_stands_for(a, b, self.pattern.sizes, sizes) for a, b in seen.numbers):
+            return None
+        terms = {}
+        for argument, _, term in seen.leaves:
+            before = terms.setdefault(argument, term)
+            if before is not term and not self._same_axes(seen, argument, names, groups, batch):
+                return None
+        program = self.right.program
+        cone = _cone(program, position, {t.atom for t in terms.values()})
+        if not all(_is_view(program, i) for i in cone - seen.inside):
+            return None
+        read = (v for i in sorted(cone) for v in program.eqns[i].invars if not isinstance(v, Literal))
+        inner = {v for i in cone for v in program.eqns[i].outvars}
+        return Found(
+            match=Match(
+                program=program,
+                position=position,
+                bound={n: t.atom for n, t in terms.items()},
+                dtypes={n: t.atom.aval.dtype for n, t in terms.items()},
+                sizes=sizes,
+                inside=cone,
+            ),
+            terms=terms,
+            groups={n: tuple(g) for n, g in groups.items()},
+            batch=tuple(batch),
+            sizes=dict(self.right.sizes),
+            results=tuple(theirs),
+            axes=tuple(tuple(names[i] if i is not None else "" for i in t.indices) for t in ours),
+            leaves=tuple(dict.fromkeys(v for v in read if v not in inner)),
+        )
+
+    def _same_axes(
+        self, seen: _Seen, argument: str, names: Mapping[Any, str], groups: Mapping[str, list[int]], batch: Sequence[int]
+    ) -> bool:
+        """Whether an argument that appears several times is read along corresponding axes each time."""
+        owner = {i: n for n, g in groups.items() for i in g} | {i: i for i in batch}
+        read = [
+            [(owner.get(i), i in batch) for i in theirs.indices if i is not None]
+            for n, _, theirs in seen.leaves
+            if n == argument
+        ]
+        mine = [[names[i] for i in ours.indices if i is not None] for n, ours, _ in seen.leaves if n == argument]
+        for other, axes in zip(read[1:], mine[1:], strict=True):
+            renamed = dict(zip(mine[0], axes, strict=True))
+            for (a, is_batch), (b, other_batch) in zip(read[0], other, strict=True):
+                if is_batch != other_batch or (a != b if is_batch else renamed.get(a, a) != b):
+                    return False
+        return True
+
+
+def _share(terms: list[Term], eqn: Any) -> None:
+    """Let the results of one equation that have the same shape share their indices."""
+    for k, term in enumerate(terms):
+        if eqn.outvars[k].aval.shape == eqn.outvars[0].aval.shape:
+            terms[k] = Term(term.atom, terms[0].indices)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Literal) or isinstance(b, Literal):
+        return isinstance(a, Literal) and isinstance(b, Literal) and np.array_equal(a.val, b.val)
+    return a is b
+
+
+def _places(
+    first: Any, second: Any, ours: tuple[Sequence[Term], Sequence[Any]], theirs: tuple[Sequence[Term], Sequence[Any]]
+) -> list[Place] | None:
+    """The indices that an equation ends or begins on each side, each a place of its own where the order matters."""
+    if first.primitive.name == "iota":
+        both = [terms[0].indices[eqn.params["dimension"]] for eqn, (_, terms) in ((first, ours), (second, theirs))]
+        return [((both[0],), (both[1],))]
+    sides: list[tuple[list[int], list[int]]] = []
+    for operands, results in (ours, theirs):
+        below = [i for t in operands for i in t.indices if i is not None]
+        above = [i for t in results if t is not None for i in t.indices if i is not None]
+        sides.append((list(dict.fromkeys(i for i in below if i not in above)), [i for i in above if i not in below]))
+    if first.primitive.name in UNORDERED:
+        return [(tuple(sides[0][0]), tuple(sides[1][0]))]
+    (ends, begins), (other_ends, other_begins) = sides
+    begins, other_begins = list(dict.fromkeys(begins)), list(dict.fromkeys(other_begins))
+    if len(ends) != len(other_ends) or len(begins) != len(other_begins):
+        return None
+    pairs = [*zip(ends, other_ends, strict=True), *zip(begins, other_begins, strict=True)]
+    return [((i,), (k,)) for i, k in pairs]
+
+
+def _kinds(eqn: Any) -> tuple[str, str]:
+    """What is converted into what: b(oolean), i(nteger), f(loating), c(omplex)."""
+    kinds = [np.dtype(v.aval.dtype).kind for v in (eqn.invars[0], eqn.outvars[0])]
+    return kinds[0].replace("u", "i").replace("V", "f"), kinds[1].replace("u", "i").replace("V", "f")
+
+
+def _appearances(seen: _Seen, side: int, results: Sequence[Term]) -> dict[int, frozenset[Any]]:
+    """Index -> everywhere that it appears, in terms that both sides share."""
+    found: dict[int, set[Any]] = {}
+    for n, (argument, *terms) in enumerate(seen.leaves):
+        for index in terms[side].indices:
+            if index is not None:
+                found.setdefault(index, set()).add(("leaf", n, argument))
+    for n, place in enumerate(seen.places):
+        for index in place[side]:
+            if index is not None:
+                found.setdefault(index, set()).add(("place", n))
+    for n, term in enumerate(results):
+        for index in term.indices:
+            if index is not None:
+                found.setdefault(index, set()).add(("result", n))
+    return {index: frozenset(where) for index, where in found.items()}
+
+
+def _lacks_only_arguments(theirs: frozenset[Any], ours: frozenset[Any]) -> bool:
+    """Whether an index would be a pattern axis if some arguments, which do not have it, were broadcast along it."""
+    return theirs < ours and all(kind == "leaf" for kind, *_ in ours - theirs) and any(k == "leaf" for k, *_ in theirs)
+
+
+def _parameters(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
+    """Pairs of numbers that must agree; None where some parameter is another one."""
+    numbers: list[tuple[Any, Any]] = []
+    for name in ours:
+        if name in BY_AXIS or name not in theirs:
+            continue
+        if not _agree(ours[name], theirs[name], numbers):
+            return None
+    return numbers
+
+
+def _agree(a: Any, b: Any, numbers: list[tuple[Any, Any]]) -> bool:
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        return len(a) == len(b) and all(_agree(x, y, numbers) for x, y in zip(a, b, strict=True))
+    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, (int, np.integer)):
+        return _is_type(a) and _is_type(b) or bool(a == b)
+    numbers.append((a, b))
+    return isinstance(b, (int, np.integer))
+
+
+def _is_type(x: Any) -> bool:
+    """Whether a parameter is a dtype: patterns are traced in float32 and match every dtype that their guard admits."""
+    return x is None or isinstance(x, (np.dtype, type)) or (hasattr(x, "dtype") and not hasattr(x, "shape"))
+
+
+def _stands_for(a: Any, b: Any, pattern_sizes: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Whether two numbers are equal, or the pattern's is the size of an axis and the program's the size there."""
+    if np.ndim(a) or np.ndim(b):
+        return bool(np.array_equal(a, b))
+    axis = next((n for n, s in pattern_sizes.items() if s == a), None) if a == int(a) else None
+    return bool(b == sizes[axis]) if axis in sizes else bool(a == b)
+
+
+def _product(sizes: Iterator[int]) -> int:
+    result = 1
+    for n in sizes:
+        result *= n
+    return result
+
+
+def _cone(program: Program, position: int, stop: set[Any]) -> frozenset[int]:
+    """Positions of what computes an equation's results from some values."""
+    found: set[int] = set()
+    stack = [position]
+    while stack:
+        i = stack.pop()
+        if i in found:
+            continue
+        found.add(i)
+        for v in program.eqns[i].invars:
+            if not isinstance(v, Literal) and v not in stop and v in program.producers:
+                stack.append(program.producers[v])
+    return frozenset(found)
+
+
+def _is_view(program: Program, position: int) -> bool:
+    return program.eqns[position].primitive.name in VIEWS
+
+
+def find(pattern: Pattern, program: Program, position: int) -> Found | None:
+    """Find a pattern at one equation.
+
+    Args:
+      pattern: a traced spelling.
+      program: the program.
+      position: the equation that would make the pattern's results.
+
+    Returns:
+      The match, or None.
+    """
+    return Matcher(pattern, program).at(position)

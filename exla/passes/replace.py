@@ -1,0 +1,266 @@
+"""The replace pass: what a rule's pattern computes is computed by its replacement.
+
+    rewrite: exp(-sum((x[:, None] - y[None])**2, -1)) -> exp(-max(|x|^2 + |y|^2 - 2 x @ y.T, 0))
+
+`rewrite` applies the registered rules, in their order, to a fix-point, and keeps a change only if it pays: a smaller
+projected peak, or the same and less predicted time. A value that the pattern covers and that others read as well stays
+computed for them, and that counts. What matched and was not applied is reported with the reason.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from exla import _compat
+from exla._compat import Literal
+from exla.errors import ReplayMiss
+from exla.ir.check import check
+from exla.ir.memory import Path
+from exla.ir.program import Program, as_struct, body_program, canonical, evaluate
+from exla.ir.rewrites import REPLACE_RULES, Admitted, ReplaceRule
+from exla.passes.decisions import Replace
+from exla.passes.match import Found, Pattern, Term, argument_axes, find, patterns_of
+from exla.passes.paths import at_path
+from exla.passes.unless import unless_p
+
+MOST_REPLACEMENTS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declined:
+    """A match that was not applied.
+
+    Attributes:
+      rule: the rule's name.
+      source: the user's line.
+      reason: why not.
+    """
+
+    rule: str
+    source: str
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"  [{self.source}]" if self.source else ""
+        return f"{self.rule}: {self.reason}{where}"
+
+
+@functools.cache
+def _patterns(name: str) -> list[Pattern]:
+    return patterns_of(REPLACE_RULES.get(name))
+
+
+def enumerate_replacements(
+    program: Program, rules: Sequence[str], path: Path = ()
+) -> Iterator[tuple[Replace, Found, Admitted] | Declined]:
+    """Every place in a program, bodies of control flow included, where a rule's pattern is found.
+
+    Args:
+      program: the program.
+      rules: names of the rules, the first ones first.
+      path: where the program is.
+
+    Yields:
+      A decision with what was found, or a match that the rule's guard declines.
+    """
+    for name in rules:
+        rule = REPLACE_RULES.get(name)
+        for position in reversed(range(len(program.eqns))):
+            found = _find(name, program, position)
+            if found is None:
+                continue
+            admitted = rule.guard(found.match)
+            if isinstance(admitted, str):
+                yield Declined(rule=name, source=program.source(position), reason=admitted)
+            else:
+                yield Replace(path=path, site=program.site(position), rule=name), found, admitted
+    for position, eqn in enumerate(program.eqns):
+        if eqn.primitive.name == "exla_unless":
+            continue
+        for k, closed in enumerate(_compat.bodies(eqn)):
+            body = body_program(closed)
+            if body is not None:
+                yield from enumerate_replacements(body, rules, (*path, (position, k)))
+
+
+def _find(name: str, program: Program, position: int) -> Found | None:
+    for pattern in _patterns(name):
+        found = find(pattern, program, position)
+        if found is not None:
+            return found
+    return None
+
+
+def apply_replace(program: Program, decision: Replace) -> Program:
+    """Replay a replacement.
+
+    Args:
+      program: the outermost program.
+      decision: the replacement.
+
+    Returns:
+      The program with the rule's replacement in place of what its pattern matched.
+
+    Raises:
+      ReplayMiss: if the rule does not match there.
+    """
+    return at_path(program, decision.path, lambda inner, _: _replace(inner, decision))
+
+
+def _replace(program: Program, decision: Replace) -> Program:
+    position = decision.site.position
+    if not 0 <= position < len(program.eqns) or program.site(position) != decision.site:
+        raise ReplayMiss(f"{decision}: equation {position} is another one than when the decision was made")
+    rule = REPLACE_RULES.find(decision.rule)
+    found = None if rule is None else _find(decision.rule, program, position)
+    if rule is None or found is None:
+        raise ReplayMiss(f"{decision}: the rule does not match there")
+    admitted = rule.guard(found.match)
+    if isinstance(admitted, str):
+        raise ReplayMiss(f"{decision}: {admitted}")
+    return rewritten(program, position, lambda get: compute(rule, found, admitted, get))
+
+
+def rewritten(program: Program, position: int, compute: Callable[[Callable[[Any], Any]], list[Any]]) -> Program:
+    """A program in which one equation's results are computed in another way.
+
+    Args:
+      program: the program.
+      position: the equation.
+      compute: takes a function from a variable of the program to its value, and returns the equation's results.
+
+    Returns:
+      The program, canonical, without what nothing needs any more.
+    """
+
+    def flat(*values: Any) -> list[Any]:
+        env = dict(zip(program.invars, values, strict=True))
+
+        def get(atom: Any) -> Any:
+            if isinstance(atom, Literal):
+                return atom.val
+            if atom not in env:
+                run(program.producers[atom])
+            return env[atom]
+
+        def run(i: int) -> None:
+            eqn = program.eqns[i]
+            if i == position:
+                with _compat.equation_context(eqn):
+                    results = compute(get)
+            else:
+                results = _compat.bind(eqn, *[get(v) for v in eqn.invars])
+            env.update(zip(eqn.outvars, results, strict=True))
+
+        for i, eqn in enumerate(program.eqns):
+            if not all(v in env for v in eqn.outvars):
+                run(i)
+        return [get(v) for v in program.outvars]
+
+    closed = jax.make_jaxpr(flat)(*(as_struct(v.aval) for v in program.invars))
+    made = canonical(closed)
+    return check(Program(jaxpr=made.jaxpr, consts=(*made.consts, *program.consts)))
+
+
+def compute(rule: ReplaceRule, found: Found, admitted: Admitted, get: Callable[[Any], Any]) -> list[Any]:
+    """The results of a match as the rule's replacement computes them, in the program's own axes."""
+    arguments, mapped = [], []
+    for name, text in rule.arguments.items():
+        axes, _ = argument_axes(text)
+        present = [b for b in found.batch if b in found.terms[name].indices]
+        arguments.append(_laid_out(get(found.terms[name].atom), found, found.terms[name], present, axes))
+        mapped.append(present)
+    extra: dict[str, Any] = {"sizes": dict(found.match.sizes)} if rule.sizes else {}
+    if admitted.extras:
+        extra["extras"] = [(kind, get(v)) for kind, v in admitted.extras]
+
+    def call(*values: Any) -> Any:
+        return rule.replacement(*values, **extra)
+
+    used = [b for b in found.batch if any(b in present for present in mapped)]
+    for b in reversed(used):
+        call = jax.vmap(call, in_axes=[0 if b in present else None for present in mapped])
+    made = call(*arguments)
+    safe, outs = made if rule.checked else (None, made)
+    flat = jax.tree.leaves(outs)
+    wanted = [v.aval for v in found.match.program.eqns[found.match.position].outvars]
+    if len(flat) != len(wanted):
+        raise ReplayMiss(f"the replacement has {len(flat)} results, not {len(wanted)}")
+    results = [
+        _put_back(x, found, used, axes, term, aval.shape)
+        for x, axes, term, aval in zip(flat, found.axes, found.results, wanted, strict=True)
+    ]
+    if any(r.dtype != aval.dtype for r, aval in zip(results, wanted, strict=True)):
+        raise ReplayMiss(f"the replacement's types are {[str(r.dtype) for r in results]}")
+    if safe is None:
+        return results
+    if safe.ndim == len(used):
+        safe = jnp.all(safe)
+    else:
+        axes = tuple(a if n > 1 else "" for a, n in zip(found.axes[0], safe.shape[len(used) :], strict=True))
+        safe = _put_back(safe, found, used, axes, found.results[0], None)
+    return unless_p.bind(safe, *results, *map(get, found.leaves), otherwise=_otherwise(found, safe))
+
+
+def _otherwise(found: Found, safe: Any) -> Any:
+    """What is computed where the replacement may not be used: the original equations."""
+    program, count = found.match.program, len(found.results)
+    eqns = [program.eqns[i] for i in sorted(found.match.inside)]
+    results = program.eqns[found.match.position].outvars
+    body = program.jaxpr.replace(invars=list(found.leaves), constvars=[], outvars=list(results), eqns=eqns)
+
+    def run(mask: Any, *values: Any) -> list[Any]:
+        exact = evaluate(body, values[count:], lambda eqn, operands: _compat.bind(eqn, *operands))
+        return [
+            lax.select(jnp.broadcast_to(mask, e.shape), cheap, e) for cheap, e in zip(values[:count], exact, strict=True)
+        ]
+
+    structs = [as_struct(v.aval) for v in (*results, *found.leaves)]
+    mask = jax.ShapeDtypeStruct(safe.shape, safe.dtype)
+    return jax.make_jaxpr(run)(mask, *structs)
+
+
+def _laid_out(value: Any, found: Found, term: Term, batch: Sequence[int], axes: Sequence[str]) -> Any:
+    """An argument in the pattern's axes, batch axes first; broadcast along what it does not have."""
+    long = [i for i in term.indices if i is not None]
+    value = jnp.asarray(value, term.atom.aval.dtype).reshape([found.sizes[i] for i in long])
+    order = [*batch, *(i for a in axes for i in found.groups.get(a, ()))]
+    value = value.transpose([long.index(i) for i in order if i in long])
+    value = jnp.broadcast_to(
+        value.reshape([found.sizes[i] if i in long else 1 for i in order]), [found.sizes[i] for i in order]
+    )
+    return value.reshape([*(found.sizes[i] for i in batch), *(found.match.sizes.get(a, 1) for a in axes)])
+
+
+def _put_back(value: Any, found: Found, batch: Sequence[int], axes: Sequence[str], term: Term, shape: Any) -> Any:
+    """A result of the replacement in the axes of the program's own result; without a shape, unit axes stay so."""
+    groups = [found.groups.get(a, ()) if a else () for a in axes]
+    order = [*batch, *(i for g in groups for i in g)]
+    value = value.reshape([found.sizes[i] for i in order])
+    long = [i for i in term.indices if i in order]
+    value = value.transpose([order.index(i) for i in long])
+    value = value.reshape([found.sizes[i] if i in order else 1 for i in term.indices])
+    return value if shape is None else jnp.broadcast_to(value, shape)
+
+
+def names(exact: bool, only: Mapping[str, bool] | None = None) -> list[str]:
+    """Names of the rules that are in force, in order.
+
+    Args:
+      exact: whether only those that keep every bit are.
+      only: opt-in rules that were asked for.
+    """
+    REPLACE_RULES.find("")
+    chosen = []
+    for name in REPLACE_RULES.in_order():
+        rule = REPLACE_RULES.get(name)
+        if (rule.exact or not exact) and (not rule.opt_in or (only or {}).get(name, False)):
+            chosen.append(name)
+    return chosen
