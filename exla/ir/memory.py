@@ -13,7 +13,7 @@ figure. Values inside a chunk loop are those of its body, once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from exla import _compat
@@ -176,7 +176,9 @@ def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None
     if not peaks or eqn.primitive.name in REDUCERS | SCATTERS:
         return None
     largest = max(peaks, key=lambda p: p.temporary_bytes)
-    carried = 0 if eqn.primitive.name in VIEWS else sum(value_bytes(v) for v in eqn.outvars)
+    carried = sum(value_bytes(v) for v in eqn.outvars)
+    if eqn.primitive.name in VIEWS:  # `exla_unless`: its results are there already, and what it holds is cut with them
+        return replace(largest, bytes=max(largest.temporary_bytes - carried, 0), arguments_bytes=0, held=())
     return Peak(
         arguments_bytes=0,
         outputs_bytes=0,

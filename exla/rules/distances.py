@@ -31,7 +31,7 @@ def guard(match: Match) -> str | Admitted:
     return Admitted(extras=tuple((f"{n} {kind}", atom) for n, path in enumerate(paths) for kind, atom in path))
 
 
-def distances(x: Any, y: Any) -> tuple[Any, Any]:
+def distances(x: Any, y: Any) -> tuple[Any, Any, Any]:
     """Squared distances of the rows of x and y.
 
     Args:
@@ -39,13 +39,14 @@ def distances(x: Any, y: Any) -> tuple[Any, Any]:
       y: points, (m, d).
 
     Returns:
-      (n, m) squared distances, and the largest |x|^2 + |y|^2, a scalar to which their absolute errors are relative.
+      (n, m) squared distances, and the squared norms of both sides, (n,) and (m,), centred: the distance of i and j
+      is off by less than (d + 5) eps (norm_i + norm_j).
     """
     centre = jnp.mean(y, axis=0)
     x, y = x - centre, y - centre
     left, right = jnp.sum(x * x, axis=1), jnp.sum(y * y, axis=1)
     cross = jnp.einsum("nd,md->nm", x, y, precision=lax.Precision.HIGHEST)
-    return jnp.maximum(left[:, None] + right - 2 * cross, 0), jnp.max(left) + jnp.max(right)
+    return jnp.maximum(left[:, None] + right - 2 * cross, 0), left, right
 
 
 def is_damped(scale: Any, dtype: Any, extras: Sequence[tuple[str, Any]]) -> Any:

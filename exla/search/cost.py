@@ -39,8 +39,8 @@ class Rates:
     """
 
     flops: float = 1e11
-    elements: float = 4e9
-    transcendentals: float = 1e9
+    elements: float = 1.2e10
+    transcendentals: float = 4e9
     compares: float = 1e8
     scatters: float = 3e8
     selects: float = 1e9
@@ -49,7 +49,7 @@ class Rates:
     cached_bytes_per_s: float = 4e10
     first_touch_bytes_per_s: float = 3e9
     cache_bytes: int = 8 << 20
-    kernel_s: float = 2e-5
+    kernel_s: float = 3e-5
 
 
 def predict_s(program: Program, rates: Rates) -> float:
@@ -102,7 +102,7 @@ def _equation_s(program: Program, eqn: Any, rates: Rates) -> float:
         depth = math.prod(eqn.invars[0].aval.shape[k] for k in contracted)
         stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars))
         return 2 * made * depth / rates.flops + _traffic_s(stored, rates) + rates.kernel_s
-    if name in TRANSCENDENTAL:
+    if name in TRANSCENDENTAL and not (name == "div" and isinstance(eqn.invars[1], _compat.Literal)):
         return made / rates.transcendentals
     if name in FUSIBLE:
         users = {program.eqns[i].primitive.name for v in eqn.outvars for i, _ in program.consumers.get(v, ())}

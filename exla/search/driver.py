@@ -23,13 +23,15 @@ from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
-from exla.passes.decisions import CompileOption, Decision, from_json, to_json
+from exla.passes.decisions import Change, CompileOption, Decision, from_json, to_json
+from exla.passes.replace import Declined
 from exla.passes.replay import replay
 from exla.passes.split.decide import Seed
 from exla.passes.unless import EXPANSIONS
 from exla.search.cost import Rates, product_share
 from exla.search.records import Record, RecordStore, make_key
 from exla.search.refusal import refusal
+from exla.search.rewriting import rewrite
 from exla.search.strategies.heuristic import Proposal, propose
 from exla.strict import is_strict, tolerate
 from exla.targets.base import CompiledBytes, Target
@@ -92,6 +94,7 @@ class Choice:
       limit_bytes: the limit that it obeys.
       seeds: the regions that were split.
       tried: every candidate that was compiled, in order.
+      declined: rewrites that were found and not applied, with reasons.
       source: "search" or "record".
       search_s: seconds it took.
     """
@@ -105,6 +108,7 @@ class Choice:
     limit_bytes: int
     seeds: tuple[Seed, ...] = ()
     tried: tuple[Tried, ...] = ()
+    declined: tuple[Declined, ...] = ()
     source: str = "search"
     search_s: float = 0.0
 
@@ -121,6 +125,7 @@ class _Search:
     key: dict[str, str]
     started: float = field(default_factory=time.perf_counter)
     tried: list[Tried] = field(default_factory=list)
+    declined: tuple[Declined, ...] = ()
 
     def plain(self) -> Choice | None:
         """Candidate 0: the program as jax.jit compiles it."""
@@ -197,6 +202,7 @@ class _Search:
             limit_bytes=self.limit_bytes,
             seeds=tuple(seeds),
             tried=tuple(self.tried),
+            declined=self.declined,
             source=source,
             search_s=time.perf_counter() - self.started,
         )
@@ -320,23 +326,42 @@ def search(call: Call, target: Target, options: Options) -> Choice:
 
 
 def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposal]]:
+    """Rewrite, then propose and compile until something obeys; without the rewrites where nothing obeys with them."""
+    rates = Rates(cache_bytes=search.target.cache_bytes())
+    program = search.call.program
+    plain = search.candidate(program, (), ())
+    if plain is not None and not _wants_smaller(search.options, program):
+        return plain, ()
+    made = rewrite(program, rates, search.options.numerics == "exact")
+    search.declined = made.declined
+    if made.decisions and project(made.program).bytes <= limit and not _wants_smaller(search.options, made.program):
+        choice = search.candidate(made.program, made.decisions, ())
+        if choice is not None:
+            return choice, ()
+    choice, best = _descend(search, made.program, made.decisions, limit, rates)
+    if choice is None and made.decisions:
+        choice, unchanged = _descend(search, program, (), limit, rates)
+        best = (*best, *unchanged)
+    return choice, best
+
+
+def _descend(
+    search: _Search, program: Program, changes: Sequence[Change], limit: int, rates: Rates
+) -> tuple[Choice | None, Sequence[Proposal]]:
     """Propose and compile until something obeys, tightening the goal by the compiler's word."""
     goal = limit
-    rates = Rates(cache_bytes=search.target.cache_bytes())
     seen: set[tuple[Decision, ...]] = set()
     best: Sequence[Proposal] = ()
-    plain = search.candidate(search.call.program, (), ())
-    if plain is not None and not _wants_smaller(search.options, search.call.program):
-        return plain, ()
     smallest: list[int] = []
     for _ in range(MOST_COMPILES):
         proposals = propose(
-            search.call.program,
+            program,
             goal,
             rates,
             search.options.tensor_split_size,
             search.options.tensor_size_threshold,
             search.options.numerics == "exact",
+            changes,
         )
         proposals = [p for p in proposals if p.decisions not in seen]
         best = best or proposals

@@ -20,8 +20,8 @@ SOURCE = "Artemev et al., Memory Safe Computations with XLA Compiler, section 3.
 
 def replacement(x: Any, y: Any, extras: Sequence[tuple[str, Any]] = ()) -> tuple[Any, Any]:
     """rewrite: sum((x_i - y_j)^2) -> max(|x_i|^2 + |y_j|^2 - 2 x_i.y_j, 0)."""
-    squared, scale = distances(x, y)
-    return is_damped(scale, squared.dtype, extras), squared
+    squared, left, right = distances(x, y)
+    return is_damped(jnp.max(left) + jnp.max(right), squared.dtype, extras), squared
 
 
 def differences(x: Any, y: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, value_bytes
-from exla.passes.decisions import Decision
+from exla.passes.decisions import Change, Decision
 from exla.passes.sink import apply_sink, enumerate_sinks
 from exla.passes.split.chunks import sizes
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths
@@ -54,6 +54,7 @@ def propose(
     most_chunk_bytes: int | None = None,
     most_value_bytes: int | None = None,
     exact: bool = False,
+    changes: Sequence[Change] = (),
 ) -> list[Proposal]:
     """Propose split programs whose projected peak is within a goal.
 
@@ -64,12 +65,13 @@ def propose(
       most_chunk_bytes: the paper's tensor_split_size: working set that no chunk may exceed, or None.
       most_value_bytes: the paper's tensor_size_threshold: values above it are split although they fit, or None.
       exact: whether what is cut must keep every bit, wherever the chunks begin.
+      changes: what was decided to make the program out of the user's.
 
     Returns:
       Proposals, best first: those within the goal by predicted time, then the smallest peaks found. Empty where
       nothing can be split.
     """
-    start = Proposal(program=program, decisions=(), seeds=(), peak=project(program), seconds=math.inf)
+    start = Proposal(program=program, decisions=tuple(changes), seeds=(), peak=project(program), seconds=math.inf)
     beam, failed = [start, *_sunk(start, goal_bytes)], []
     for _ in range(MOST_SPLITS):
         grown = [
@@ -100,7 +102,7 @@ def _sunk(start: Proposal, goal: int) -> Iterator[Proposal]:
             program = apply_sink(program, sink)
             decisions.append(sink)
     if decisions:
-        yield replace(start, program=program, decisions=tuple(decisions), peak=project(program))
+        yield replace(start, program=program, decisions=(*start.decisions, *decisions), peak=project(program))
 
 
 def _and_one(found: Sequence[T], count: int, computes_again: Callable[[T], bool]) -> list[T]:

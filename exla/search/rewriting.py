@@ -1,0 +1,96 @@
+"""Rewriting: which replacements and reorderings pay, before anything is split.
+
+Rules are applied in their order until none applies any more. Each change must pay by the model: a smaller projected peak
+without much more predicted time, or less time without a larger peak.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exla.errors import ReplayMiss
+from exla.ir.memory import project
+from exla.ir.program import Program
+from exla.passes.decisions import Replace
+from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
+from exla.search.cost import Rates, predict_s
+from exla.strict import tolerate
+
+MOST_CHANGES = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewriting:
+    """A program after the rewrites that pay.
+
+    Attributes:
+      program: the program.
+      decisions: what was changed, in order.
+      declined: what matched and was not applied, with reasons.
+    """
+
+    program: Program
+    decisions: tuple[Replace, ...] = ()
+    declined: tuple[Declined, ...] = ()
+
+
+def rewrite(program: Program, rates: Rates, exact: bool) -> Rewriting:
+    """Apply the rules in force to a fix-point.
+
+    Args:
+      program: the canonical program.
+      rates: the machine, for predicted time.
+      exact: whether every bit must stay as it is.
+
+    Returns:
+      The rewritten program; the given one where nothing pays.
+    """
+    rules = names(exact)
+    decisions: list[Replace] = []
+    declined: dict[str, Declined] = {}
+    while len(decisions) < MOST_CHANGES:
+        with tolerate("rewriting"):
+            found = _next(program, rules, rates, declined)
+            if found is None:
+                break
+            decision, program = found
+            decisions.append(decision)
+            continue
+        break
+    return Rewriting(program=program, decisions=tuple(decisions), declined=tuple(declined.values()))
+
+
+def _next(
+    program: Program, rules: list[str], rates: Rates, declined: dict[str, Declined]
+) -> tuple[Replace, Program] | None:
+    before = None
+    for found in enumerate_replacements(program, rules):
+        if isinstance(found, Declined):
+            declined[str(found)] = found
+            continue
+        decision, where, _ = found
+        source = where.match.program.source(where.match.position)
+        try:
+            changed = apply_replace(program, decision)
+        except ReplayMiss as miss:
+            reason = str(miss)
+        else:
+            before = before or _worth(program, rates)
+            after = _worth(changed, rates)
+            if _pays(before, after):
+                return decision, changed
+            reason = f"it would not pay: {after[0]} bytes for {before[0]}, {after[1]:.2g} s for {before[1]:.2g} s"
+        missed = Declined(rule=decision.rule, source=source, reason=reason)
+        declined[str(missed)] = missed
+    return None
+
+
+def _worth(program: Program, rates: Rates) -> tuple[int, float]:
+    return project(program).bytes, predict_s(program, rates)
+
+
+def _pays(before: tuple[int, float], after: tuple[int, float]) -> bool:
+    """Whether the change is worth it: (projected bytes, predicted seconds) before and after."""
+    if after[0] < 0.9 * before[0]:
+        return after[1] <= 1.2 * before[1]
+    return after[0] <= 1.1 * before[0] and after[1] < 0.95 * before[1]
