@@ -31,22 +31,24 @@ def guard(match: Match) -> str | Admitted:
     return Admitted(extras=tuple((f"{n} {kind}", atom) for n, path in enumerate(paths) for kind, atom in path))
 
 
-def distances(x: Any, y: Any) -> tuple[Any, Any, Any]:
+def distances(x: Any, y: Any, padding: int = 0) -> tuple[Any, Any, Any]:
     """Squared distances of the rows of x and y.
 
     Args:
       x: points, (n, d).
       y: points, (m, d).
+      padding: how many points at infinity are added to y.
 
     Returns:
-      (n, m) squared distances, and the squared norms of both sides, (n,) and (m,), centred: the distance of i and j
+      (n, m + padding) squared distances, and the squared norms of both sides, (n,) and (m,), centred: the distance of i and j
       is off by less than (d + 5) eps (norm_i + norm_j).
     """
     centre = jnp.mean(y, axis=0)
     x, y = x - centre, y - centre
     left, right = jnp.sum(x * x, axis=1), jnp.sum(y * y, axis=1)
-    cross = jnp.einsum("nd,md->nm", x, y, precision=lax.Precision.HIGHEST)
-    return jnp.maximum(left[:, None] + right - 2 * cross, 0), left, right
+    cross = jnp.einsum("nd,md->nm", x, jnp.pad(y, ((0, padding), (0, 0))), precision=lax.Precision.HIGHEST)
+    norms = jnp.pad(right, (0, padding), constant_values=jnp.inf)
+    return jnp.maximum(left[:, None] + norms - 2 * cross, 0), left, right
 
 
 def is_damped(scale: Any, dtype: Any, extras: Sequence[tuple[str, Any]]) -> Any:

@@ -1,7 +1,7 @@
 """Rewriting: which replacements and reorderings pay, before anything is split.
 
 Rules are applied in their order until none applies any more. Each change must pay by the model: a smaller projected peak
-without much more predicted time, or less time without a larger peak.
+without much more predicted time, or less time without a larger peak; much less time may cost some.
 """
 
 from __future__ import annotations
@@ -93,4 +93,6 @@ def _pays(before: tuple[int, float], after: tuple[int, float]) -> bool:
     """Whether the change is worth it: (projected bytes, predicted seconds) before and after."""
     if after[0] < 0.9 * before[0]:
         return after[1] <= 1.2 * before[1]
+    if after[1] < 0.7 * before[1]:
+        return after[0] <= 3 * before[0]  # what is split anyway may be somewhat more
     return after[0] <= 1.1 * before[0] and after[1] < 0.95 * before[1]

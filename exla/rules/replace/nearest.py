@@ -8,6 +8,7 @@ or with NaN, the original equations are evaluated for those rows' chunk.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -43,17 +44,48 @@ def nearest(x: Any, y: Any, count: int, finish: Finish) -> tuple[Any, Any, Any]:
       Whether each row is proved right, (n, 1); what `finish` makes of the distances, (n, count), smallest first; and
       the indices, (n, count) int32.
     """
-    (total, depth), taken = y.shape, min(count + max(6, count // 2), y.shape[0])
-    cheap, left, right = distances(x, y)
-    worst, candidates = lax.top_k(-cheap, taken)
-    candidates = jnp.sort(candidates, axis=1)  # ties go to the lowest index
-    chosen = finish(jnp.sum((x[:, None, :] - y[candidates]) ** 2, axis=2))
-    values, places = lax.top_k(-chosen, count)
-    indices = jnp.take_along_axis(candidates, places, axis=1)
+    (total, depth), taken = y.shape, min(count + max(2, count // 8), y.shape[0])
+    block = _block(total, taken)
+    cheap, left, right = distances(x, y, -total % block)
+    worst, candidates = _smallest_of(cheap, taken, block)
+    near = y.at[jnp.minimum(candidates, total - 1)].get(mode="promise_in_bounds")
+    chosen = finish(jnp.sum((x[:, None, :] - near) ** 2, axis=2))
+    values, indices = _ordered(chosen, candidates, count)
     precision = float(jnp.finfo(x.dtype).eps)
-    beyond = -worst[:, -1:] - (depth + 5) * precision * (left[:, None] + jnp.max(right))
-    proved = -values[:, -1:] < finish(jnp.maximum(beyond, 0) * (1 - (depth + 8) * precision))
-    return proved | (taken == total), -values, indices
+    # The extreme of each row, not a slice of it: XLA:CPU sorts whole rows for a slice of a top-k.
+    beyond = -jnp.min(worst, axis=1, keepdims=True) - (depth + 5) * precision * (left[:, None] + jnp.max(right))
+    farthest = jnp.max(values, axis=1, keepdims=True)
+    proved = farthest < finish(jnp.maximum(beyond, 0) * (1 - (depth + 8) * precision))
+    everything = jnp.all(jnp.isfinite(chosen), axis=1, keepdims=True) & (taken == total)
+    return proved | everything, values, indices
+
+
+def _ordered(values: Any, indices: Any, count: int) -> tuple[Any, Any]:
+    """The smallest of each row in order, the lower index first among equals: each is put where its rank says."""
+    first = values[:, None, :] < values[:, :, None]
+    first |= (values[:, None, :] == values[:, :, None]) & (indices[:, None, :] < indices[:, :, None])
+    rank = jnp.sum(first, axis=2, dtype=indices.dtype)
+    is_there = rank[:, None, :] == jnp.arange(count, dtype=indices.dtype)[None, :, None]
+    return tuple(jnp.sum(jnp.where(is_there, v[:, None, :], 0), axis=2, dtype=v.dtype) for v in (values, indices))
+
+
+def _block(total: int, taken: int) -> int:
+    """How many columns are looked at together, so that blocks and columns of chosen blocks are about as many."""
+    block = 1 << max(round(math.log2(max(total / taken, 1)) / 2), 0)
+    return block if block >= 4 else 1
+
+
+def _smallest_of(values: Any, count: int, block: int) -> tuple[Any, Any]:
+    """The smallest of each row, negated, and their columns: they lie in the blocks with the smallest minima."""
+    if block == 1:
+        worst, columns = lax.top_k(-values, count)
+        return worst, columns
+    rows = values.shape[0]
+    blocks = values.reshape(rows, -1, block)
+    _, chosen = lax.top_k(-jnp.min(blocks, axis=2), count)
+    inside = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1)
+    worst, places = lax.top_k(-inside.reshape(rows, -1), count)
+    return worst, jnp.take_along_axis(chosen, places // block, axis=1) * block + places % block
 
 
 def _identity(squared: Any) -> Any:
