@@ -21,6 +21,10 @@ from exla._compat import Literal
 from exla.ir.primitives import CHEAP, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
 from exla.ir.program import Program, body_program, value_bytes
 
+LONGEST_FUSED_REDUCTION = 32
+"""Indices of an axis that XLA:CPU reduces in one pass (its TreeReductionRewriter's window, measured)."""
+WINDOWED = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or"})
+
 Path = tuple[tuple[int, int], ...]
 """(position, which of its bodies) of each equation around a program."""
 
@@ -157,10 +161,19 @@ def _is_virtual(program: Program, eqn: Any, var: Any) -> bool:
         return True
     if name not in FUSIBLE:
         return False
-    users = {program.eqns[i].primitive.name for i, _ in program.consumers.get(var, ())}
-    if not users <= FUSIBLE | REDUCERS:
+    users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
+    if not all(user.primitive.name in FUSIBLE or _is_fused_into(user) for user in users):
         return False
-    return name in CHEAP or len(program.consumers.get(var, ())) <= 1
+    return name in CHEAP or len(users) <= 1
+
+
+def _is_fused_into(eqn: Any) -> bool:
+    """Whether a reduction computes its operand as it goes; XLA:CPU reduces longer axes by windows, in several passes."""
+    if eqn.primitive.name not in REDUCERS:
+        return False
+    if eqn.primitive.name not in WINDOWED:
+        return True
+    return all(eqn.invars[0].aval.shape[axis] <= LONGEST_FUSED_REDUCTION for axis in eqn.params["axes"])
 
 
 def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None:

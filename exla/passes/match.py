@@ -16,6 +16,7 @@ What it does not do: look through reshapes that split or join axes, or through c
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +35,7 @@ COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "
 PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
 """Sizes of pattern axes: an integer in the pattern that is one of them stands for the size of that axis."""
 BY_AXIS = frozenset(
-    "dimension_numbers axes dimension axis dimensions sharding out_sharding shape limit_indices weak_type".split()
+    "dimension_numbers axes dimension axis dimensions sharding out_sharding shape limit_indices weak_type new_sizes".split()
 )
 """Parameters that name axes or sizes which the factor rule has followed already, or that do not matter."""
 UNORDERED = REDUCERS | {"dot_general"}
@@ -119,6 +120,9 @@ class _Side:
         self.sizes[index] = size
         return index
 
+    def _size(self, index: int | None) -> int:
+        return 1 if index is None else self.sizes[index]
+
     def whole(self, atom: Any) -> Term:
         return Term(atom, tuple(self.fresh(n) for n in atom.aval.shape))
 
@@ -144,22 +148,31 @@ class _Side:
         if factors is None:
             return None
         known: dict[str, int | None] = {}
-        for name in factors.names:
-            for term, place in zip(results, factors.results[name], strict=True):
-                if place is not None and term is not None and place.block == 1:
-                    known.setdefault(name, term.indices[place.axis])
+        for k, term in enumerate(results):
+            for axis, index in enumerate(() if term is None else term.indices):
+                along = _along(factors.results, k, axis)
+                if len(along) == 1 and along[0] not in known:
+                    known[along[0]] = index
         found = []
         for k, v in enumerate(eqn.invars):
             indices: list[int | None] = []
             for axis, size in enumerate(v.aval.shape):
-                here = [n for n in factors.names if (p := factors.operands[n][k]) is not None and p.axis == axis]
-                if len(here) > 1:
-                    return None
-                if here and here[0] not in known:
-                    known[here[0]] = self.fresh(size)
-                indices.append(known[here[0]] if here else self.fresh(size))
+                along = _along(factors.operands, k, axis)
+                one = along[0] if len(along) == 1 else None
+                if one is not None and one in known and self._size(known[one]) == size:
+                    indices.append(known[one])
+                    continue
+                fresh = self.fresh(size)
+                indices.append(fresh)
+                if one is not None and one not in known:
+                    known[one] = fresh
             found.append(Term(v, tuple(indices)))
         return found
+
+
+def _along(placements: Mapping[str, Sequence[Any]], k: int, axis: int) -> list[str]:
+    """The factors that run along an axis of an operand or result."""
+    return [name for name, places in placements.items() if places[k] is not None and places[k].axis == axis]
 
 
 def _behind(eqn: Any, term: Term) -> Term | None:
@@ -206,21 +219,23 @@ class Found:
     Attributes:
       match: for guards.
       terms: argument name -> its term in the program.
-      groups: axis name of the pattern -> indices of the program that it stands for, outermost first.
+      groups: index of the pattern -> indices of the program that it stands for, outermost first.
+      arguments: argument name -> the pattern's indices along its axes.
       batch: further indices of the result.
       sizes: index -> how many.
       results: terms of the results, None for one that is not used.
-      axes: for each result of the pattern, the names of its axes.
+      axes: for each result of the pattern, the pattern's indices along its axes.
       leaves: the program's variables that the pattern's equations read.
     """
 
     match: Match
     terms: Mapping[str, Term]
-    groups: Mapping[str, tuple[int, ...]]
+    groups: Mapping[int, tuple[int, ...]]
+    arguments: Mapping[str, tuple[int | None, ...]]
     batch: tuple[int, ...]
     sizes: Mapping[int, int]
     results: tuple[Term, ...]
-    axes: tuple[tuple[str, ...], ...]
+    axes: tuple[tuple[int | None, ...], ...]
     leaves: tuple[Any, ...]
 
 
@@ -318,36 +333,38 @@ class Matcher:
     def _read(self, seen: _Seen, position: int, ours: Sequence[Term], theirs: Sequence[Term]) -> Found | None:
         """Check that the indices of both sides correspond, and say how."""
         left, right = _appearances(seen, 0, ours), _appearances(seen, 1, theirs)
-        names = {}
+        names: dict[int, str] = {}
         for argument, term, _ in seen.leaves:
             for axis, index in zip(self.pattern.axes[argument], term.indices, strict=True):
-                if names.setdefault(index, axis) != axis:
+                if index is not None and names.setdefault(index, axis) != axis:
                     return None
         for index in left:
-            names.setdefault(index, next((n for n, s in self.pattern.sizes.items() if s == self.left.sizes[index]), ""))
-        groups: dict[str, list[int]] = {n: [] for n in names.values()}
+            size = self.left.sizes[index]
+            names.setdefault(index, next((n for n, s in self.pattern.sizes.items() if s == size), f"{size}:{index}"))
+        groups: dict[int, list[int]] = {index: [] for index in left}
         batch = []
         reach = {i for t in theirs for i in t.indices if i is not None}
-        by_appearance: dict[frozenset[Any], int] = {}
-        for index, where in left.items():
-            by_appearance[where] = index
+        by_appearance = {where: index for index, where in left.items()}
         for index, where in right.items():
             if where in by_appearance:
-                groups[names[by_appearance[where]]].append(index)
+                groups[by_appearance[where]].append(index)
             elif index in reach and not any(kind == "place" for kind, *_ in where):
                 batch.append(index)
             else:
                 like = [mine for mine in by_appearance if _lacks_only_arguments(where, mine)]
                 if len(like) != 1:
                     return None
-                groups[names[by_appearance[like[0]]]].append(index)
-        sizes = {n: _product(self.right.sizes[i] for i in g) for n, g in groups.items()}
+                groups[by_appearance[like[0]]].append(index)
+        sizes: dict[str, int] = {}
+        for mine, group in groups.items():
+            size = math.prod(self.right.sizes[i] for i in group)
+            if sizes.setdefault(names[mine], size) != size:
+                return None
         if not all(_stands_for(a, b, self.pattern.sizes, sizes) for a, b in seen.numbers):
             return None
         terms = {}
         for argument, _, term in seen.leaves:
-            before = terms.setdefault(argument, term)
-            if before is not term and not self._same_axes(seen, argument, names, groups, batch):
+            if terms.setdefault(argument, term) is not term and not self._same_axes(seen, argument, groups, batch):
                 return None
         program = self.right.program
         cone = _cone(program, position, {t.atom for t in terms.values()})
@@ -365,25 +382,26 @@ class Matcher:
                 inside=cone,
             ),
             terms=terms,
-            groups={n: tuple(g) for n, g in groups.items()},
+            groups={mine: tuple(group) for mine, group in groups.items()},
             batch=tuple(batch),
             sizes=dict(self.right.sizes),
             results=tuple(theirs),
-            axes=tuple(tuple(names[i] if i is not None else "" for i in t.indices) for t in ours),
+            arguments={n: term.indices for n, term, _ in reversed(seen.leaves)},
+            axes=tuple(t.indices for t in ours),
             leaves=tuple(dict.fromkeys(v for v in read if v not in inner)),
         )
 
     def _same_axes(
-        self, seen: _Seen, argument: str, names: Mapping[Any, str], groups: Mapping[str, list[int]], batch: Sequence[int]
+        self, seen: _Seen, argument: str, groups: Mapping[int, list[int]], batch: Sequence[int]
     ) -> bool:
         """Whether an argument that appears several times is read along corresponding axes each time."""
-        owner = {i: n for n, g in groups.items() for i in g} | {i: i for i in batch}
+        owner = {i: mine for mine, group in groups.items() for i in group} | {i: i for i in batch}
         read = [
             [(owner.get(i), i in batch) for i in theirs.indices if i is not None]
             for n, _, theirs in seen.leaves
             if n == argument
         ]
-        mine = [[names[i] for i in ours.indices if i is not None] for n, ours, _ in seen.leaves if n == argument]
+        mine = [[i for i in ours.indices if i is not None] for n, ours, _ in seen.leaves if n == argument]
         for other, axes in zip(read[1:], mine[1:], strict=True):
             renamed = dict(zip(mine[0], axes, strict=True))
             for (a, is_batch), (b, other_batch) in zip(read[0], other, strict=True):
@@ -487,13 +505,6 @@ def _stands_for(a: Any, b: Any, pattern_sizes: Mapping[str, int], sizes: Mapping
         return bool(np.array_equal(a, b))
     axis = next((n for n, s in pattern_sizes.items() if s == a), None) if a == int(a) else None
     return bool(b == sizes[axis]) if axis in sizes else bool(a == b)
-
-
-def _product(sizes: Iterator[int]) -> int:
-    result = 1
-    for n in sizes:
-        result *= n
-    return result
 
 
 def _cone(program: Program, position: int, stop: set[Any]) -> frozenset[int]:

@@ -10,6 +10,7 @@ computed for them, and that counts. What matched and was not applied is reported
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from exla.ir.memory import Path
 from exla.ir.program import Program, as_struct, body_program, canonical, evaluate
 from exla.ir.rewrites import REPLACE_RULES, Admitted, ReplaceRule
 from exla.passes.decisions import Replace
-from exla.passes.match import Found, Pattern, Term, argument_axes, find, patterns_of
+from exla.passes.match import Found, Pattern, Term, find, patterns_of
 from exla.passes.paths import at_path
 from exla.passes.unless import unless_p
 
@@ -172,10 +173,10 @@ def rewritten(program: Program, position: int, compute: Callable[[Callable[[Any]
 def compute(rule: ReplaceRule, found: Found, admitted: Admitted, get: Callable[[Any], Any]) -> list[Any]:
     """The results of a match as the rule's replacement computes them, in the program's own axes."""
     arguments, mapped = [], []
-    for name, text in rule.arguments.items():
-        axes, _ = argument_axes(text)
-        present = [b for b in found.batch if b in found.terms[name].indices]
-        arguments.append(_laid_out(get(found.terms[name].atom), found, found.terms[name], present, axes))
+    for name in rule.arguments:
+        term = found.terms[name]
+        present = [b for b in found.batch if b in term.indices]
+        arguments.append(_laid_out(get(term.atom), found, term, present, found.arguments[name]))
         mapped.append(present)
     extra: dict[str, Any] = {"sizes": dict(found.match.sizes)} if rule.sizes else {}
     if admitted.extras:
@@ -204,7 +205,7 @@ def compute(rule: ReplaceRule, found: Found, admitted: Admitted, get: Callable[[
     if safe.ndim == len(used):
         safe = jnp.all(safe)
     else:
-        axes = tuple(a if n > 1 else "" for a, n in zip(found.axes[0], safe.shape[len(used) :], strict=True))
+        axes = tuple(a if n > 1 else None for a, n in zip(found.axes[0], safe.shape[len(used) :], strict=True))
         safe = _put_back(safe, found, used, axes, found.results[0], None)
     return unless_p.bind(safe, *results, *map(get, found.leaves), otherwise=_otherwise(found, safe))
 
@@ -227,22 +228,24 @@ def _otherwise(found: Found, safe: Any) -> Any:
     return jax.make_jaxpr(run)(mask, *structs)
 
 
-def _laid_out(value: Any, found: Found, term: Term, batch: Sequence[int], axes: Sequence[str]) -> Any:
+def _laid_out(value: Any, found: Found, term: Term, batch: Sequence[int], axes: Sequence[int | None]) -> Any:
     """An argument in the pattern's axes, batch axes first; broadcast along what it does not have."""
     long = [i for i in term.indices if i is not None]
     value = jnp.asarray(value, term.atom.aval.dtype).reshape([found.sizes[i] for i in long])
-    order = [*batch, *(i for a in axes for i in found.groups.get(a, ()))]
+    groups = [() if a is None else found.groups[a] for a in axes]
+    order = [*batch, *(i for group in groups for i in group)]
     value = value.transpose([long.index(i) for i in order if i in long])
-    value = jnp.broadcast_to(
-        value.reshape([found.sizes[i] if i in long else 1 for i in order]), [found.sizes[i] for i in order]
-    )
-    return value.reshape([*(found.sizes[i] for i in batch), *(found.match.sizes.get(a, 1) for a in axes)])
+    value = value.reshape([found.sizes[i] if i in long else 1 for i in order])
+    value = jnp.broadcast_to(value, [found.sizes[i] for i in order])
+    return value.reshape([*(found.sizes[i] for i in batch), *(math.prod(found.sizes[i] for i in g) for g in groups)])
 
 
-def _put_back(value: Any, found: Found, batch: Sequence[int], axes: Sequence[str], term: Term, shape: Any) -> Any:
+def _put_back(
+    value: Any, found: Found, batch: Sequence[int], axes: Sequence[int | None], term: Term, shape: Any
+) -> Any:
     """A result of the replacement in the axes of the program's own result; without a shape, unit axes stay so."""
-    groups = [found.groups.get(a, ()) if a else () for a in axes]
-    order = [*batch, *(i for g in groups for i in g)]
+    groups = [() if a is None else found.groups[a] for a in axes]
+    order = [*batch, *(i for group in groups for i in group)]
     value = value.reshape([found.sizes[i] for i in order])
     long = [i for i in term.indices if i in order]
     value = value.transpose([order.index(i) for i in long])
