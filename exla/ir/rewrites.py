@@ -87,7 +87,7 @@ class ReplaceRule:
     Attributes:
       rewrite: "before -> after", for people.
       source: where it is from.
-      arguments: argument name -> its axes, as "n d", or "n:int32"; "" is a scalar.
+      arguments: argument name -> its axes, as "n d", or "n:int32"; "" is a scalar, "j*l" an axis of j times l indices.
       sizes: axes that no argument has, such as the k of a top-k. Patterns and the replacement then take `sizes`, a
         mapping from axis name to size.
       patterns: spellings of the same function; each takes the arguments.

@@ -1,9 +1,7 @@
 """Match: find a traced pattern in a program, however it is spelled there.
 
-Both are walked from a result towards the inputs. A value is seen as a `Term`: a variable and, for each of its axes, the
-*index* that runs along it. Broadcasts, transposes and unit axes only rename indices, so they are looked through; every
-other equation hands its indices on as its factor rule says, whatever order its axes have. `x[:, None, :] - y[None]` and
-a twice vmapped `x - y` are then the same: `x[i, k] - y[j, k]`.
+Both are walked from a result towards the inputs, as `exla.ir.indexed` describes: equation by equation they must be the
+same, whatever order the axes have and whichever operand of a sum or product comes first.
 
 An axis of the pattern is known by where it appears: `k` above is summed, and is in both arguments. Each index of the
 program is compared with that. Several with the appearance of one pattern axis are taken together (points that lie on a
@@ -18,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -26,29 +24,35 @@ import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.indexed import RENAMING, Indexed, Term
 from exla.ir.primitives import ELEMENTWISE, REDUCERS
 from exla.ir.program import Program, canonical
 from exla.ir.rewrites import Match, ReplaceRule
 
-VIEWS = frozenset({"broadcast_in_dim", "transpose", "squeeze", "expand_dims", "reshape", "copy"})
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne", "add_any"})
 PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
 """Sizes of pattern axes: an integer in the pattern that is one of them stands for the size of that axis."""
 BY_AXIS = frozenset(
-    "dimension_numbers axes dimension axis dimensions sharding out_sharding shape limit_indices weak_type new_sizes".split()
+    [
+        "dimension_numbers",
+        "axes",
+        "dimension",
+        "axis",
+        "dimensions",
+        "sharding",
+        "out_sharding",
+        "shape",
+        "limit_indices",
+        "weak_type",
+        "new_sizes",
+    ]
 )
 """Parameters that name axes or sizes which the factor rule has followed already, or that do not matter."""
 UNORDERED = REDUCERS | {"dot_general"}
 """Primitives to which it is all the same which of the axes that they end is which."""
+BATCH = "batch"
+"""The axis of a vmapped spelling that its arguments have in common."""
 MOST_STEPS = 4000
-
-
-@dataclass(frozen=True)
-class Term:
-    """A variable or literal, and the index along each of its axes; None where the axis has size 1."""
-
-    atom: Any
-    indices: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +62,7 @@ class Pattern:
     Attributes:
       program: the traced pattern; its inputs are the rule's arguments.
       axes: argument name -> names of its axes.
-      sizes: axis name -> the size it is traced at; "*" is the batch axis of a vmapped spelling.
+      sizes: axis name -> the size it is traced at.
     """
 
     program: Program
@@ -72,7 +76,7 @@ class Pattern:
 
 
 def argument_axes(text: str) -> tuple[tuple[str, ...], Any]:
-    """The axes and dtype of "n d" or "n d:int32"; float32 where none is named."""
+    """The axes and dtype of "n d" or "n d:int32"; float32 where none is named. "j*l" is two axes made one."""
     axes, _, dtype = text.partition(":")
     return tuple(axes.split()), np.dtype(dtype or "float32")
 
@@ -80,14 +84,15 @@ def argument_axes(text: str) -> tuple[tuple[str, ...], Any]:
 def patterns_of(rule: ReplaceRule) -> list[Pattern]:
     """Every spelling of a rule, traced: each pattern alone and vmapped."""
     found = []
-    names = sorted({a for text in rule.arguments.values() for a in argument_axes(text)[0]} | set(rule.sizes))
-    sizes = dict(zip(names, PRIMES, strict=False))
+    every = {n: argument_axes(text) for n, text in rule.arguments.items()}
+    names = sorted({a for axes, _ in every.values() for joint in axes for a in joint.split("*")} | set(rule.sizes))
+    sizes = dict(zip([BATCH, *names], PRIMES, strict=False))
     extra = {"sizes": {n: sizes[n] for n in names}} if rule.sizes else {}
-    for fn, batch in itertools.product(rule.patterns, ((), ("*",))):
-        every = {n: (*batch, *argument_axes(text)[0]) for n, text in rule.arguments.items()}
+    for fn, batch in itertools.product(rule.patterns, ((), (BATCH,))):
+        known = {n: (*batch, *axes) for n, (axes, _) in every.items()}
         structs = [
-            jax.ShapeDtypeStruct([{**sizes, "*": PRIMES[-1]}[a] for a in axes], argument_axes(rule.arguments[n])[1])
-            for n, axes in every.items()
+            jax.ShapeDtypeStruct([math.prod(sizes[a] for a in joint.split("*")) for joint in axes], every[n][1])
+            for n, axes in known.items()
         ]
 
         def call(*arguments: Any, fn: Any = fn) -> Any:
@@ -95,7 +100,7 @@ def patterns_of(rule: ReplaceRule) -> list[Pattern]:
 
         traced = canonical(jax.make_jaxpr(jax.vmap(call) if batch else call)(*structs))
         if not traced.consts and _makes_all(traced):
-            found.append(Pattern(program=traced, axes=every, sizes={**sizes, "*": PRIMES[-1]}))
+            found.append(Pattern(program=traced, axes=known, sizes=sizes))
     return found
 
 
@@ -104,96 +109,6 @@ def _makes_all(program: Program) -> bool:
     outs = list(program.outvars)
     made = [] if any(isinstance(v, Literal) for v in outs) else [program.producers.get(v) for v in outs]
     return bool(made) and made[0] is not None and len(set(made)) == 1
-
-
-@dataclass
-class _Side:
-    """One of the two programs while they are walked: fresh indices, and where each of them was seen."""
-
-    program: Program
-    sizes: dict[int, int] = field(default_factory=dict)
-
-    def fresh(self, size: int) -> int | None:
-        if size == 1:
-            return None
-        index = len(self.sizes)
-        self.sizes[index] = size
-        return index
-
-    def _size(self, index: int | None) -> int:
-        return 1 if index is None else self.sizes[index]
-
-    def whole(self, atom: Any) -> Term:
-        return Term(atom, tuple(self.fresh(n) for n in atom.aval.shape))
-
-    def peel(self, term: Term) -> Term:
-        """The value behind broadcasts, transposes and unit axes."""
-        while True:
-            position = None if isinstance(term.atom, Literal) else self.program.producers.get(term.atom)
-            if position is None:
-                return term
-            eqn = self.program.eqns[position]
-            behind = _behind(eqn, term) if eqn.primitive.name in VIEWS else None
-            if behind is None:
-                return term
-            term = behind
-
-    def operands(self, position: int, results: Sequence[Term | None]) -> list[Term] | None:
-        """The operands of an equation, given some of its results; None where its factor rule cannot say."""
-        eqn = self.program.eqns[position]
-        if eqn.primitive.name in ELEMENTWISE:
-            indices = next(t.indices for t in results if t is not None)
-            return [Term(v, indices if v.aval.shape else ()) for v in eqn.invars]
-        factors = self.program.factors(position)
-        if factors is None:
-            return None
-        known: dict[str, int | None] = {}
-        for k, term in enumerate(results):
-            for axis, index in enumerate(() if term is None else term.indices):
-                along = _along(factors.results, k, axis)
-                if len(along) == 1 and along[0] not in known:
-                    known[along[0]] = index
-        found = []
-        for k, v in enumerate(eqn.invars):
-            indices: list[int | None] = []
-            for axis, size in enumerate(v.aval.shape):
-                along = _along(factors.operands, k, axis)
-                one = along[0] if len(along) == 1 else None
-                if one is not None and one in known and self._size(known[one]) == size:
-                    indices.append(known[one])
-                    continue
-                fresh = self.fresh(size)
-                indices.append(fresh)
-                if one is not None and one not in known:
-                    known[one] = fresh
-            found.append(Term(v, tuple(indices)))
-        return found
-
-
-def _along(placements: Mapping[str, Sequence[Any]], k: int, axis: int) -> list[str]:
-    """The factors that run along an axis of an operand or result."""
-    return [name for name, places in placements.items() if places[k] is not None and places[k].axis == axis]
-
-
-def _behind(eqn: Any, term: Term) -> Term | None:
-    """What a view shows; None where it splits or joins axes."""
-    (operand,) = eqn.invars[:1]
-    shape = operand.aval.shape
-    name = eqn.primitive.name
-    if name == "copy":
-        return Term(operand, term.indices)
-    if name == "transpose":
-        back = [0] * len(shape)
-        for axis, source in enumerate(eqn.params["permutation"]):
-            back[source] = axis
-        return Term(operand, tuple(term.indices[k] for k in back))
-    if name == "broadcast_in_dim":
-        onto = eqn.params["broadcast_dimensions"]
-        return Term(operand, tuple(None if n == 1 else term.indices[k] for n, k in zip(shape, onto, strict=True)))
-    if [n for n in shape if n != 1] != [n for n in eqn.outvars[0].aval.shape if n != 1]:
-        return None
-    long = iter([i for i, n in zip(term.indices, eqn.outvars[0].aval.shape, strict=True) if n != 1])
-    return Term(operand, tuple(None if n == 1 else next(long) for n in shape))
 
 
 Place = tuple[tuple[int | None, ...], tuple[int | None, ...]]
@@ -245,7 +160,7 @@ class Matcher:
     def __init__(self, pattern: Pattern, program: Program) -> None:
         self.pattern = pattern
         self.names = {v: n for v, n in zip(pattern.program.invars, pattern.axes, strict=True)}
-        self.left, self.right = _Side(pattern.program), _Side(program)
+        self.left, self.right = Indexed(pattern.program), Indexed(program)
         self.steps = 0
 
     def at(self, position: int) -> Found | None:
@@ -316,9 +231,7 @@ class Matcher:
         places = [] if name in ELEMENTWISE else _places(first, second, (a, ours), (b, theirs))
         if places is None:
             return
-        start = _Seen(
-            seen.leaves, (*seen.places, *places), (*seen.numbers, *numbers), seen.inside | {k}
-        )
+        start = _Seen(seen.leaves, (*seen.places, *places), (*seen.numbers, *numbers), seen.inside | {k})
         yield from self._all(list(zip(a, b, strict=True)), start)
         if len(a) == 2 and name in (*COMMUTATIVE, "dot_general"):
             yield from self._all([(a[0], b[1]), (a[1], b[0])], start)
@@ -391,9 +304,7 @@ class Matcher:
             leaves=tuple(dict.fromkeys(v for v in read if v not in inner)),
         )
 
-    def _same_axes(
-        self, seen: _Seen, argument: str, groups: Mapping[int, list[int]], batch: Sequence[int]
-    ) -> bool:
+    def _same_axes(self, seen: _Seen, argument: str, groups: Mapping[int, list[int]], batch: Sequence[int]) -> bool:
         """Whether an argument that appears several times is read along corresponding axes each time."""
         owner = {i: mine for mine, group in groups.items() for i in group} | {i: i for i in batch}
         read = [
@@ -501,10 +412,14 @@ def _is_type(x: Any) -> bool:
 
 def _stands_for(a: Any, b: Any, pattern_sizes: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
     """Whether two numbers are equal, or the pattern's is the size of an axis and the program's the size there."""
-    if np.ndim(a) or np.ndim(b):
-        return bool(np.array_equal(a, b))
-    axis = next((n for n, s in pattern_sizes.items() if s == a), None) if a == int(a) else None
-    return bool(b == sizes[axis]) if axis in sizes else bool(a == b)
+    axis = None if np.ndim(a) else next((n for n, s in pattern_sizes.items() if s == a), None)
+    return (
+        bool(b == sizes[axis]) if axis in sizes else np.array_equal(a, b, equal_nan=_is_floating(a) and _is_floating(b))
+    )
+
+
+def _is_floating(x: Any) -> bool:
+    return np.asarray(x).dtype.kind == "f"
 
 
 def _cone(program: Program, position: int, stop: set[Any]) -> frozenset[int]:
@@ -523,7 +438,7 @@ def _cone(program: Program, position: int, stop: set[Any]) -> frozenset[int]:
 
 
 def _is_view(program: Program, position: int) -> bool:
-    return program.eqns[position].primitive.name in VIEWS
+    return program.eqns[position].primitive.name in RENAMING
 
 
 def find(pattern: Pattern, program: Program, position: int) -> Found | None:

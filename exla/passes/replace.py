@@ -23,11 +23,12 @@ from exla import _compat
 from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.check import check
+from exla.ir.indexed import Term
 from exla.ir.memory import Path
 from exla.ir.program import Program, as_struct, body_program, canonical, evaluate
 from exla.ir.rewrites import REPLACE_RULES, Admitted, ReplaceRule
 from exla.passes.decisions import Replace
-from exla.passes.match import Found, Pattern, Term, find, patterns_of
+from exla.passes.match import Found, Pattern, find, patterns_of
 from exla.passes.paths import at_path
 from exla.passes.unless import unless_p
 
@@ -220,7 +221,8 @@ def _otherwise(found: Found, safe: Any) -> Any:
     def run(mask: Any, *values: Any) -> list[Any]:
         exact = evaluate(body, values[count:], lambda eqn, operands: _compat.bind(eqn, *operands))
         return [
-            lax.select(jnp.broadcast_to(mask, e.shape), cheap, e) for cheap, e in zip(values[:count], exact, strict=True)
+            lax.select(jnp.broadcast_to(mask, e.shape), cheap, e)
+            for cheap, e in zip(values[:count], exact, strict=True)
         ]
 
     structs = [as_struct(v.aval) for v in (*results, *found.leaves)]

@@ -17,8 +17,24 @@ from exla.ir.program import Program
 
 HARMLESS = frozenset({"exp", "exp2", "logistic"})
 PASSES = frozenset(
-    """neg copy broadcast_in_dim transpose reshape squeeze expand_dims slice concatenate max min clamp select_n
-    optimization_barrier dynamic_slice rev""".split()
+    [
+        "neg",
+        "copy",
+        "broadcast_in_dim",
+        "transpose",
+        "reshape",
+        "squeeze",
+        "expand_dims",
+        "slice",
+        "concatenate",
+        "max",
+        "min",
+        "clamp",
+        "select_n",
+        "optimization_barrier",
+        "dynamic_slice",
+        "rev",
+    ]
 )
 POWERS = frozenset({"integer_pow", "pow", "sqrt", "rsqrt", "div"})
 EXTREMES = frozenset({"reduce_max", "reduce_min"})

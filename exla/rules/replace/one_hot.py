@@ -121,8 +121,6 @@ REPLACE_RULES.register("one_hot_picks_and_sums")(
                 fn=lambda i, b: -jnp.sum(jax.nn.one_hot(i, 5) * jax.nn.log_softmax(b)), arguments=("6:int32", "6 5")
             ),
         ),
-        counterexamples=(
-            Example(fn=lambda i, b: jnp.prod(jax.nn.one_hot(i, 5) * b), arguments=("6:int32", "6 5")),
-        ),
+        counterexamples=(Example(fn=lambda i, b: jnp.prod(jax.nn.one_hot(i, 5) * b), arguments=("6:int32", "6 5")),),
     )
 )

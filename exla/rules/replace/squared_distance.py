@@ -53,9 +53,7 @@ REPLACE_RULES.register("squared_distance")(
         examples=(
             Example(fn=lambda x, y: jnp.exp(-jnp.sum((x[:, None] - y) ** 2, -1)), arguments=("6 4", "5 4")),
             Example(
-                fn=lambda x, y: jnp.exp(
-                    -0.5 * jax.vmap(lambda a: jax.vmap(lambda b: jnp.sum((a - b) ** 2))(y))(x).T
-                ),
+                fn=lambda x, y: jnp.exp(-0.5 * jax.vmap(lambda a: jax.vmap(lambda b: jnp.sum((a - b) ** 2))(y))(x).T),
                 arguments=("6 4", "5 4"),
             ),
             Example(
@@ -82,6 +80,29 @@ REPLACE_RULES.register("squared_distance")(
             Example(fn=lambda x, y: jnp.min(jnp.sum((x[:, None] - y) ** 2, -1), 1), arguments=("6 4", "5 4")),
             Example(fn=lambda x, y: 1 / jnp.sum((x[:, None] - y) ** 2, -1), arguments=("6 4", "5 4")),
             Example(fn=lambda x, y: jnp.sum((x[:, None] - y) ** 2, -1) < 1, arguments=("6 4", "5 4")),
+        ),
+    )
+)
+
+
+def of_sums(x: Any, y: Any, extras: Sequence[tuple[str, Any]] = ()) -> tuple[Any, Any]:
+    """rewrite: sum((x_i + y_j)^2) -> max(|x_i|^2 + |y_j|^2 + 2 x_i.y_j, 0)."""
+    return replacement(x, -y, extras)
+
+
+REPLACE_RULES.register("squared_sum")(
+    ReplaceRule(
+        rewrite="sum((x + y)^2) -> |x|^2 + |y|^2 + 2 x.y",
+        source=SOURCE,
+        arguments={"x": "n d", "y": "m d"},
+        patterns=(lambda x, y: jnp.sum((x[:, None, :] + y[None, :, :]) ** 2, axis=-1),),
+        replacement=of_sums,
+        checked=True,
+        guard=guard,
+        examples=(Example(fn=lambda x, y: jnp.exp(-jnp.sum((x[:, None] + y) ** 2, -1)), arguments=("6 4", "5 4")),),
+        counterexamples=(
+            Example(fn=lambda x, y: jnp.exp(-jnp.sum((x[:, None] * y) ** 2, -1)), arguments=("6 4", "5 4")),
+            Example(fn=lambda x, y: jnp.exp(-jnp.sum(x[:, None] ** 2 + y, -1)), arguments=("6 4", "5 4")),
         ),
     )
 )
