@@ -98,6 +98,29 @@ class Replace:
         return f"replace by rule {self.rule} at equation {self.site.position}{_inside(self.path)}"
 
 
+Order = tuple[tuple[int, ...], ...]
+"""Which factors are multiplied at each step, by position among those left; the product is put last (opt_einsum's)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reorder:
+    """Evaluate a tree of products and sums in another order.
+
+    Attributes:
+      path: as of a split.
+      site: the equation that makes the tree's result.
+      order: the steps.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    order: Order
+
+    def __str__(self) -> str:
+        steps = " ".join("".join(("(", ",".join(map(str, step)), ")")) for step in self.order)
+        return f"reorder the products of equation {self.site.position}{_inside(self.path)} as {steps}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileOption:
     """Compile with an XLA option set."""
@@ -109,7 +132,7 @@ class CompileOption:
         return f"compile option {self.name}={self.value!r}"
 
 
-Change = Split | Sink | Replace
+Change = Split | Sink | Replace | Reorder
 """A decision that changes the program."""
 Decision = Change | CompileOption
 
@@ -133,14 +156,17 @@ def from_json(data: Mapping[str, Any]) -> Decision:
     try:
         if data.get("kind") == "CompileOption":
             return CompileOption(**fields)
-        if data.get("kind") in ("Split", "Sink", "Replace"):
+        if data.get("kind") in ("Split", "Sink", "Replace", "Reorder"):
             site = Site(**fields.pop("site"))
             path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
             if data["kind"] == "Sink":
                 return Sink(site=site, path=path, **fields)
             if data["kind"] == "Replace":
                 return Replace(site=site, path=path, **fields)
+            if data["kind"] == "Reorder":
+                order = tuple(tuple(int(k) for k in step) for step in fields.pop("order"))
+                return Reorder(site=site, path=path, order=order, **fields)
             return Split(site=site, path=path, growth=Growth(**fields.pop("growth")), **fields)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
-    raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Replace, Sink, Split")
+    raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Reorder, Replace, Sink, Split")

@@ -332,7 +332,9 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
     plain = search.candidate(program, (), ())
     if plain is not None and not _wants_smaller(search.options, program):
         return plain, ()
-    made = rewrite(program, rates, search.options.numerics == "exact")
+    floor = project(program)
+    room = max(limit - floor.arguments_bytes - floor.outputs_bytes, 0)
+    made = rewrite(program, rates, search.options.numerics == "exact", room)
     search.declined = made.declined
     if made.decisions and project(made.program).bytes <= limit and not _wants_smaller(search.options, made.program):
         choice = search.candidate(made.program, made.decisions, ())

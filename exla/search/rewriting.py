@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from exla.errors import ReplayMiss
 from exla.ir.memory import project
 from exla.ir.program import Program
-from exla.passes.decisions import Replace
+from exla.passes.decisions import Reorder, Replace
+from exla.passes.reorder import apply_reorder, enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.search.cost import Rates, predict_s
 from exla.strict import tolerate
@@ -30,27 +31,30 @@ class Rewriting:
     """
 
     program: Program
-    decisions: tuple[Replace, ...] = ()
+    decisions: tuple[Replace | Reorder, ...] = ()
     declined: tuple[Declined, ...] = ()
 
 
-def rewrite(program: Program, rates: Rates, exact: bool) -> Rewriting:
-    """Apply the rules in force to a fix-point.
+def rewrite(program: Program, rates: Rates, exact: bool, room_bytes: int = 1 << 62) -> Rewriting:
+    """Apply the rules in force, and better orders of products, to a fix-point.
 
     Args:
       program: the canonical program.
       rates: the machine, for predicted time.
+      room_bytes: what values between the products may take.
       exact: whether every bit must stay as it is.
 
     Returns:
       The rewritten program; the given one where nothing pays.
     """
     rules = names(exact)
-    decisions: list[Replace] = []
+    decisions: list[Replace | Reorder] = []
     declined: dict[str, Declined] = {}
     while len(decisions) < MOST_CHANGES:
         with tolerate("rewriting"):
-            found = _next(program, rules, rates, declined)
+            found: tuple[Replace | Reorder, Program] | None = _next(program, rules, rates, declined)
+            if found is None and not exact:
+                found = _next_order(program, rates, room_bytes)
             if found is None:
                 break
             decision, program = found
@@ -82,6 +86,21 @@ def _next(
             reason = f"it would not pay: {after[0]} bytes for {before[0]}, {after[1]:.2g} s for {before[1]:.2g} s"
         missed = Declined(rule=decision.rule, source=source, reason=reason)
         declined[str(missed)] = missed
+    return None
+
+
+def _next_order(program: Program, rates: Rates, room_bytes: int) -> tuple[Reorder, Program] | None:
+    """The first contraction that is better evaluated in another order."""
+
+    def seconds(products: int, read: int, written: int) -> float:
+        return 2 * products / rates.flops + 4 * (read + written) / rates.bytes_per_s + rates.kernel_s
+
+    before = None
+    for decision, _ in enumerate_reorders(program, seconds, room_bytes):
+        changed = apply_reorder(program, decision)
+        before = before or _worth(program, rates)
+        if _pays(before, _worth(changed, rates)):
+            return decision, changed
     return None
 
 
