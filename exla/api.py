@@ -34,6 +34,7 @@ from exla.call import Wishes, bind, read
 from exla.errors import ExlaError, MemoryLimitError
 from exla.ir.program import Program, as_struct
 from exla.options import Options
+from exla.passes.replace import check_names
 from exla.placement import Placed, Placement, committed, placement, whole
 from exla.report.plan import Plan, explain_text, make_plan
 from exla.search.driver import Call, Choice, decide
@@ -366,6 +367,7 @@ def jit(
     tensor_size_threshold: int | str | None = None,
     tensor_split_size: int | str | None = None,
     records: str | None = None,
+    rules: Sequence[str] | None = None,
     **jit_arguments: Any,
 ) -> Any:
     """Compile a function so that it runs under a hard memory cap.
@@ -376,12 +378,13 @@ def jit(
       fn: a function that jax.jit can trace, unchanged.
       memory_limit: cap on arguments + outputs + temporaries - aliased, in bytes or as "512MiB"; None = what the
         device has.
-      search: who chooses what is split: "heuristic", or "off" for nothing.
+      search: who chooses what is split: "heuristic", or "off" for rewrites alone.
       target: what to compile for; None = the default device.
       numerics: "reassociate" may change the order of sums, "exact" may not change values beyond that either.
       tensor_size_threshold: split values above this although they fit (the paper's knob).
       tensor_split_size: working set that no chunk may exceed (the paper's other knob).
       records: use of the tuning records, "append", "read" or "off".
+      rules: names of replace rules that are in force only where they are asked for (`exla rules verify` lists them).
       **jit_arguments: every other argument of jax.jit, with its meaning. Where a call runs on several devices, the
         limit is that of each, and a program that would need splitting is an ExlaError.
 
@@ -404,7 +407,9 @@ def jit(
         tensor_size_threshold=tensor_size_threshold,
         tensor_split_size=tensor_split_size,
         records=records,
+        rules=rules,
     )
+    check_names(options.rules)
     if fn is None:
         return lambda f: JitFunction(f, options, jit_arguments)
     return JitFunction(fn, options, jit_arguments)

@@ -38,12 +38,13 @@ class Options:
 
     Attributes:
       memory_limit: cap in bytes on arguments + outputs + temporaries - aliased; None = what the target has.
-      search: who chooses what is split; "off" splits nothing.
+      search: who chooses what is split; "off" splits nothing, and only rewrites.
       target: what is compiled for; None = the default device.
       numerics: "reassociate" allows another order of summation, "exact" nothing that changes a value by more.
       tensor_size_threshold: values above this many bytes are split although they fit; None = no such threshold.
       tensor_split_size: bytes that one chunk's working set may not exceed; None = no such limit.
       records: whether tuning records are read and written, only read, or neither.
+      rules: names of opt-in replace rules that are in force too.
     """
 
     memory_limit: int | None = None
@@ -53,6 +54,7 @@ class Options:
     tensor_size_threshold: int | None = None
     tensor_split_size: int | None = None
     records: str = "append"
+    rules: tuple[str, ...] = ()
 
     @classmethod
     def resolve(cls, **given: Any) -> Options:
@@ -81,7 +83,7 @@ class Options:
                 label = f"EXLA_{name.upper()}"
                 value = os.environ.get(label) or None
             if value is not None:
-                values[name] = parse_size(value, label) if name in SIZES else _choice(name, label, value)
+                values[name] = _read(name, label, value)
         return cls(**values)
 
 
@@ -93,6 +95,17 @@ def _check_environment(names: Sequence[str]) -> None:
             near = difflib.get_close_matches(variable, known, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise OptionError(f"unknown environment variable {variable}{hint}; valid ones: {', '.join(known)}")
+
+
+def _read(name: str, label: str, value: Any) -> Any:
+    if name in SIZES:
+        return parse_size(value, label)
+    if name == "rules":
+        named = value.split(",") if isinstance(value, str) else value
+        if not isinstance(named, (tuple, list, set, frozenset)) or not all(isinstance(n, str) for n in named):
+            raise OptionError(f"{label}={value!r} is not a list of names of replace rules")
+        return tuple(sorted({n.strip() for n in named} - {""}))
+    return _choice(name, label, value)
 
 
 def _choice(name: str, label: str, value: Any) -> str:

@@ -96,6 +96,8 @@ class ReplaceRule:
         results' leading axes and 1 for each other axis.
       guard: looks at a match and returns a reason to decline, or what it admits.
       exact: whether every bit stays the same; others are off under numerics="exact".
+      reassociates: whether it multiplies and adds in another order, so that infinities may meet elsewhere: where the
+        original gives an infinity or NaN, the replacement may give the other.
       opt_in: whether the rule is used only where it is asked for by name.
       tolerance: how far results may be from those of the pattern, relative to the largest of them, in units of the
         dtype's precision (eps).
@@ -112,6 +114,7 @@ class ReplaceRule:
     checked: bool = False
     guard: Callable[[Match], str | Admitted] = lambda match: Admitted()
     exact: bool = False
+    reassociates: bool = False
     opt_in: bool = False
     tolerance: float = 64.0
     examples: tuple[Example, ...] = ()

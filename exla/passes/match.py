@@ -33,19 +33,8 @@ COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "
 PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
 """Sizes of pattern axes: an integer in the pattern that is one of them stands for the size of that axis."""
 BY_AXIS = frozenset(
-    [
-        "dimension_numbers",
-        "axes",
-        "dimension",
-        "axis",
-        "dimensions",
-        "sharding",
-        "out_sharding",
-        "shape",
-        "limit_indices",
-        "weak_type",
-        "new_sizes",
-    ]
+    "dimension_numbers axes dimension axis dimensions sharding out_sharding shape start_indices limit_indices strides "
+    "weak_type new_sizes".split()  # noqa: SIM905
 )
 """Parameters that name axes or sizes which the factor rule has followed already, or that do not matter."""
 UNORDERED = REDUCERS | {"dot_general"}
@@ -221,7 +210,7 @@ class Matcher:
         if [t is None for t in ours] != [t is None for t in theirs]:
             return
         numbers = _parameters(first.params, second.params)
-        if numbers is None:
+        if numbers is None or (name == "slice" and _ranges(first) != _ranges(second)):
             return
         a, b = self.left.operands(i, ours), self.right.operands(k, theirs)
         if a is None or b is None:
@@ -275,6 +264,7 @@ class Matcher:
                 return None
         if not all(_stands_for(a, b, self.pattern.sizes, sizes) for a, b in seen.numbers):
             return None
+        vmapped = [index for index in left if names[index] == BATCH]
         terms = {}
         for argument, _, term in seen.leaves:
             if terms.setdefault(argument, term) is not term and not self._same_axes(seen, argument, groups, batch):
@@ -296,11 +286,11 @@ class Matcher:
             ),
             terms=terms,
             groups={mine: tuple(group) for mine, group in groups.items()},
-            batch=tuple(batch),
+            batch=(*(i for mine in vmapped for i in groups[mine]), *batch),
             sizes=dict(self.right.sizes),
             results=tuple(theirs),
-            arguments={n: term.indices for n, term, _ in reversed(seen.leaves)},
-            axes=tuple(t.indices for t in ours),
+            arguments={n: _without(term.indices, vmapped) for n, term, _ in reversed(seen.leaves)},
+            axes=tuple(_without(t.indices, vmapped) for t in ours),
             leaves=tuple(dict.fromkeys(v for v in read if v not in inner)),
         )
 
@@ -326,6 +316,10 @@ def _share(terms: list[Term], eqn: Any) -> None:
     for k, term in enumerate(terms):
         if eqn.outvars[k].aval.shape == eqn.outvars[0].aval.shape:
             terms[k] = Term(term.atom, terms[0].indices)
+
+
+def _without(indices: Sequence[int | None], gone: Sequence[int]) -> tuple[int | None, ...]:
+    return tuple(i for i in indices if i not in gone)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -354,6 +348,14 @@ def _places(
         return None
     pairs = [*zip(ends, other_ends, strict=True), *zip(begins, other_begins, strict=True)]
     return [((i,), (k,)) for i, k in pairs]
+
+
+def _ranges(eqn: Any) -> list[tuple[int, int]]:
+    """Where a slice begins, and its stride, for each axis that it shortens."""
+    starts = eqn.params["start_indices"]
+    strides = eqn.params["strides"] or [1] * len(starts)
+    shapes = zip(eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape, strict=True)
+    return [(a, s) for a, s, (before, after) in zip(starts, strides, shapes, strict=True) if before != after]
 
 
 def _kinds(eqn: Any) -> tuple[str, str]:

@@ -9,9 +9,10 @@ computed for them, and that counts. What matched and was not applied is reported
 
 from __future__ import annotations
 
+import difflib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from jax import lax
 
 from exla import _compat
 from exla._compat import Literal
-from exla.errors import ReplayMiss
+from exla.errors import OptionError, ReplayMiss
 from exla.ir.check import check
 from exla.ir.indexed import Term
 from exla.ir.memory import Path
@@ -31,8 +32,6 @@ from exla.passes.decisions import Replace
 from exla.passes.match import Found, Pattern, find, patterns_of
 from exla.passes.paths import at_path
 from exla.passes.unless import unless_p
-
-MOST_REPLACEMENTS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,8 @@ class Declined:
 
 
 @functools.cache
-def _patterns(name: str) -> list[Pattern]:
+def _patterns(name: str, wide: bool) -> list[Pattern]:
+    """The spellings of a rule's pattern, as they are traced with or without 64-bit types."""
     return patterns_of(REPLACE_RULES.get(name))
 
 
@@ -93,7 +93,7 @@ def enumerate_replacements(
 
 
 def _find(name: str, program: Program, position: int) -> Found | None:
-    for pattern in _patterns(name):
+    for pattern in _patterns(name, bool(jax.config.jax_enable_x64)):
         found = find(pattern, program, position)
         if found is not None:
             return found
@@ -199,6 +199,10 @@ def compute(rule: ReplaceRule, found: Found, admitted: Admitted, get: Callable[[
         _put_back(x, found, used, axes, term, aval.shape)
         for x, axes, term, aval in zip(flat, found.axes, found.results, wanted, strict=True)
     ]
+    results = [
+        lax.convert_element_type(r, aval.dtype) if r.dtype.kind == "i" == aval.dtype.kind else r
+        for r, aval in zip(results, wanted, strict=True)
+    ]
     if any(r.dtype != aval.dtype for r, aval in zip(results, wanted, strict=True)):
         raise ReplayMiss(f"the replacement's types are {[str(r.dtype) for r in results]}")
     if safe is None:
@@ -255,17 +259,30 @@ def _put_back(
     return value if shape is None else jnp.broadcast_to(value, shape)
 
 
-def names(exact: bool, only: Mapping[str, bool] | None = None) -> list[str]:
+def names(exact: bool, asked_for: Sequence[str] = ()) -> list[str]:
     """Names of the rules that are in force, in order.
 
     Args:
       exact: whether only those that keep every bit are.
-      only: opt-in rules that were asked for.
+      asked_for: opt-in rules that are in force too.
     """
-    REPLACE_RULES.find("")
     chosen = []
     for name in REPLACE_RULES.in_order():
         rule = REPLACE_RULES.get(name)
-        if (rule.exact or not exact) and (not rule.opt_in or (only or {}).get(name, False)):
+        if (rule.exact or not exact) and (not rule.opt_in or name in asked_for):
             chosen.append(name)
     return chosen
+
+
+def check_names(asked_for: Sequence[str]) -> None:
+    """Refuse a name that no rule has.
+
+    Raises:
+      OptionError: which lists the opt-in rules.
+    """
+    for name in asked_for:
+        if name not in REPLACE_RULES:
+            optional = [n for n in REPLACE_RULES if REPLACE_RULES.get(n).opt_in]
+            near = difflib.get_close_matches(name, list(REPLACE_RULES), n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise OptionError(f"no replace rule named {name!r}{hint}; those that can be asked for: {', '.join(optional)}")

@@ -55,6 +55,7 @@ class Plan:
       untouched: whether this is the program exactly as jax.jit compiles it.
       values: what was done about each big value.
       tried: the candidates in the order they were compiled.
+      declined: rewrites that were found and not applied, each with its reason.
       source: "search" or "record".
       search_s: seconds that planning and compiling took.
       compiled: jax's Compiled object.
@@ -72,6 +73,7 @@ class Plan:
     untouched: bool
     values: tuple[ValueReport, ...]
     tried: tuple[Tried, ...]
+    declined: tuple[str, ...]
     source: str
     search_s: float
     compiled: Any = field(repr=False)
@@ -118,6 +120,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
         untouched=choice.untouched,
         values=tuple(_values(original, choice)),
         tried=choice.tried,
+        declined=tuple(map(str, choice.declined)),
         source=choice.source,
         search_s=choice.search_s,
         compiled=choice.compiled,
@@ -134,6 +137,8 @@ def explain_text(plan: Plan) -> str:
         lines.append(f"  {'':>24}    {value.fate}")
     if not plan.values:
         lines.append("  none")
+    if plan.declined:
+        lines += ["", "rewrites that were found and not applied:", *(f"  {why}" for why in plan.declined)]
     lines += ["", f"candidates compiled ({plan.source}, {plan.search_s:.2f} s):"]
     for tried in plan.tried:
         if tried.compiled_bytes is None:
@@ -150,7 +155,8 @@ def _in_words(choice: Choice) -> Iterator[str]:
     for decision in choice.decisions:
         seed = next(seeds, None) if isinstance(decision, Split) else None
         if seed is None or not isinstance(decision, Split):
-            yield str(decision)
+            source = choice.sources.get(decision)
+            yield str(decision) + (f"  [{source}]" if source else "")
             continue
         program, position = seed.region.program, decision.site.position
         values = program.invars if position < 0 else program.eqns[position].outvars
@@ -188,6 +194,8 @@ def _values(original: Program, choice: Choice) -> list[ValueReport]:
             fate = fates[name, source]
         elif var in outputs:
             fate = "output: whole in the end"
+        elif source and source in choice.sources.values():
+            fate = "not computed this way any more: its line was rewritten"
         elif choice.untouched:
             fate = "left alone: the program obeys the limit"
         else:

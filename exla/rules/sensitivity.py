@@ -17,24 +17,8 @@ from exla.ir.program import Program
 
 HARMLESS = frozenset({"exp", "exp2", "logistic"})
 PASSES = frozenset(
-    [
-        "neg",
-        "copy",
-        "broadcast_in_dim",
-        "transpose",
-        "reshape",
-        "squeeze",
-        "expand_dims",
-        "slice",
-        "concatenate",
-        "max",
-        "min",
-        "clamp",
-        "select_n",
-        "optimization_barrier",
-        "dynamic_slice",
-        "rev",
-    ]
+    "neg copy broadcast_in_dim transpose reshape squeeze expand_dims slice concatenate max min clamp select_n rev "
+    "optimization_barrier dynamic_slice".split()  # noqa: SIM905
 )
 POWERS = frozenset({"integer_pow", "pow", "sqrt", "rsqrt", "div"})
 EXTREMES = frozenset({"reduce_max", "reduce_min"})
@@ -81,7 +65,7 @@ def damping(program: Program, position: int) -> list[list[Factor]] | str:
                 continue  # a log-sum-exp subtracts its maximum and adds it again
             elif name == "convert_element_type" and eqn.outvars[0].aval.dtype.kind != "f":
                 return "it is converted to another kind of number"
-            elif name == "sub" and k == 0 and _is_extreme_of(program, others[0], var):
+            elif name == "sub" and k == 0 and is_extreme_of(program, others[0], var):
                 after = None
             elif name not in PASSES and name not in ("convert_element_type", "exla_unless"):
                 return f"`{name}` reads it, which may magnify a small absolute error"
@@ -115,11 +99,11 @@ def _is_subtracted(program: Program, var: Any, extreme: Any) -> bool:
     """Whether the extreme of a value is subtracted from that value again, looking through shape changes."""
     subtractions = (program.eqns[i] for i, k in program.consumers.get(var, ()) if k == 0)
     return any(
-        eqn.primitive.name == "sub" and _is_extreme_of(program, eqn.invars[1], var, extreme) for eqn in subtractions
+        eqn.primitive.name == "sub" and is_extreme_of(program, eqn.invars[1], var, extreme) for eqn in subtractions
     )
 
 
-def _is_extreme_of(program: Program, atom: Any, var: Any, extreme: Any = None) -> bool:
+def is_extreme_of(program: Program, atom: Any, var: Any, extreme: Any = None) -> bool:
     """Whether a value is the largest or smallest of another, or what a log-sum-exp puts in its place."""
     stack = [atom]
     for _ in range(MOST_STEPS):

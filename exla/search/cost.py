@@ -19,6 +19,10 @@ from exla.ir.program import Program, value_bytes
 from exla.passes.split.loop import Combine
 
 
+SHARED_CACHES = 4
+"""The last-level cache, shared with others, in units of what one chunk should take of it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rates:
     """What a machine does in a second.
@@ -86,7 +90,8 @@ def _state_elements(loop: Any) -> int:
 
 
 def _traffic_s(count_bytes: float, rates: Rates) -> float:
-    return count_bytes / (rates.bytes_per_s if count_bytes > rates.cache_bytes else rates.cached_bytes_per_s)
+    is_cached = count_bytes <= SHARED_CACHES * rates.cache_bytes
+    return count_bytes / (rates.cached_bytes_per_s if is_cached else rates.bytes_per_s)
 
 
 def _equation_s(program: Program, eqn: Any, rates: Rates) -> float:

@@ -95,6 +95,7 @@ class Choice:
       seeds: the regions that were split.
       tried: every candidate that was compiled, in order.
       declined: rewrites that were found and not applied, with reasons.
+      sources: the user's lines of the rewrites that were.
       source: "search" or "record".
       search_s: seconds it took.
     """
@@ -109,6 +110,7 @@ class Choice:
     seeds: tuple[Seed, ...] = ()
     tried: tuple[Tried, ...] = ()
     declined: tuple[Declined, ...] = ()
+    sources: Mapping[Decision, str] = field(default_factory=dict)
     source: str = "search"
     search_s: float = 0.0
 
@@ -126,6 +128,7 @@ class _Search:
     started: float = field(default_factory=time.perf_counter)
     tried: list[Tried] = field(default_factory=list)
     declined: tuple[Declined, ...] = ()
+    sources: Mapping[Decision, str] = field(default_factory=dict)
 
     def plain(self) -> Choice | None:
         """Candidate 0: the program as jax.jit compiles it."""
@@ -203,6 +206,7 @@ class _Search:
             seeds=tuple(seeds),
             tried=tuple(self.tried),
             declined=self.declined,
+            sources=self.sources,
             source=source,
             search_s=time.perf_counter() - self.started,
         )
@@ -318,7 +322,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         if choice is not None:
             return choice
     best: Sequence[Proposal] = ()
-    if options.search != "off" and not unsplit_hopeless:
+    if not unsplit_hopeless:
         choice, best = _split(attempt, limit)
         if choice is not None:
             return choice
@@ -334,12 +338,14 @@ def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposa
         return plain, ()
     floor = project(program)
     room = max(limit - floor.arguments_bytes - floor.outputs_bytes, 0)
-    made = rewrite(program, rates, search.options.numerics == "exact", room)
-    search.declined = made.declined
+    made = rewrite(program, rates, search.options.numerics == "exact", room, search.options.rules)
+    search.declined, search.sources = made.declined, dict(zip(made.decisions, made.sources, strict=True))
     if made.decisions and project(made.program).bytes <= limit and not _wants_smaller(search.options, made.program):
         choice = search.candidate(made.program, made.decisions, ())
         if choice is not None:
             return choice, ()
+    if search.options.search == "off":
+        return None, ()
     choice, best = _descend(search, made.program, made.decisions, limit, rates)
     if choice is None and made.decisions:
         choice, unchanged = _descend(search, program, (), limit, rates)
@@ -399,7 +405,7 @@ def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, 
         "exla": rules_hash(),
         "limit": str(limit),
         "options": f"{options.search} {options.numerics} {options.tensor_size_threshold} "
-        f"{options.tensor_split_size} {sorted(call.compiler_options.items())} {call.inline}",
+        f"{options.tensor_split_size} {options.rules} {sorted(call.compiler_options.items())} {call.inline}",
     }
     return make_key(**{name: parts.get(name, "") for name in RECORDED})
 

@@ -6,8 +6,10 @@ without much more predicted time, or less time without a larger peak; much less 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.memory import project
 from exla.ir.program import Program
@@ -27,50 +29,69 @@ class Rewriting:
     Attributes:
       program: the program.
       decisions: what was changed, in order.
+      sources: the user's line of each.
       declined: what matched and was not applied, with reasons.
     """
 
     program: Program
     decisions: tuple[Replace | Reorder, ...] = ()
+    sources: tuple[str, ...] = ()
     declined: tuple[Declined, ...] = ()
 
 
-def rewrite(program: Program, rates: Rates, exact: bool, room_bytes: int = 1 << 62) -> Rewriting:
+def rewrite(
+    program: Program, rates: Rates, exact: bool, room_bytes: int = 1 << 62, asked_for: Sequence[str] = ()
+) -> Rewriting:
     """Apply the rules in force, and better orders of products, to a fix-point.
 
     Args:
       program: the canonical program.
       rates: the machine, for predicted time.
-      room_bytes: what values between the products may take.
       exact: whether every bit must stay as it is.
+      room_bytes: what values between the products may take.
+      asked_for: opt-in rules that are in force too.
 
     Returns:
       The rewritten program; the given one where nothing pays.
     """
-    rules = names(exact)
+    rules = names(exact, asked_for)
     decisions: list[Replace | Reorder] = []
+    sources: list[str] = []
     declined: dict[str, Declined] = {}
     while len(decisions) < MOST_CHANGES:
         with tolerate("rewriting"):
-            found: tuple[Replace | Reorder, Program] | None = _next(program, rules, rates, declined)
+            found: tuple[Replace | Reorder, Program] | None = _next(program, rules, rates, declined, not decisions)
             if found is None and not exact:
                 found = _next_order(program, rates, room_bytes)
             if found is None:
                 break
-            decision, program = found
+            decision, changed = found
             decisions.append(decision)
+            sources.append(_source(program, decision))
+            program = changed
             continue
         break
-    return Rewriting(program=program, decisions=tuple(decisions), declined=tuple(declined.values()))
+    return Rewriting(
+        program=program, decisions=tuple(decisions), sources=tuple(sources), declined=tuple(declined.values())
+    )
+
+
+def _source(program: Program, decision: Replace | Reorder) -> str:
+    """The user's line of what a decision changes."""
+    for position, which in decision.path:
+        program = Program(jaxpr=_compat.bodies(program.eqns[position])[which].jaxpr)
+    return program.source(decision.site.position)
 
 
 def _next(
-    program: Program, rules: list[str], rates: Rates, declined: dict[str, Declined]
+    program: Program, rules: list[str], rates: Rates, declined: dict[str, Declined], reports: bool
 ) -> tuple[Replace, Program] | None:
+    """The first replacement that pays; what is declined is reported for the user's own program only."""
     before = None
     for found in enumerate_replacements(program, rules):
         if isinstance(found, Declined):
-            declined[str(found)] = found
+            if reports:
+                declined[str(found)] = found
             continue
         decision, where, _ = found
         source = where.match.program.source(where.match.position)
@@ -85,7 +106,8 @@ def _next(
                 return decision, changed
             reason = f"it would not pay: {after[0]} bytes for {before[0]}, {after[1]:.2g} s for {before[1]:.2g} s"
         missed = Declined(rule=decision.rule, source=source, reason=reason)
-        declined[str(missed)] = missed
+        if reports:
+            declined[str(missed)] = missed
     return None
 
 

@@ -24,6 +24,7 @@ REPLACE_RULES.register("kronecker_times_vector")(
         patterns=(lambda a, b, v: jnp.kron(a, b) @ v,),
         replacement=kronecker_times,
         guard=guard,
+        reassociates=True,
         examples=(Example(fn=lambda a, b, v: jnp.kron(a, b) @ v, arguments=("3 4", "5 2", "8")),),
         counterexamples=(
             Example(fn=lambda a, b, v: jnp.kron(a, b).T @ v, arguments=("3 4", "5 2", "15")),

@@ -26,6 +26,10 @@ def _taken(table: Any, index: Any) -> Any:
     return jnp.where(inside[:, None], rows, 0)
 
 
+def _one_hot(index: Any, values: Any) -> Any:
+    return jax.nn.one_hot(index, values.shape[1], dtype=values.dtype)
+
+
 def looked_up(index: Any, table: Any) -> Any:
     """rewrite: one_hot(i) @ A -> A[i]."""
     bad = not_finite(table)
@@ -60,7 +64,7 @@ REPLACE_RULES.register("one_hot_times_table")(
         rewrite="one_hot(i) @ A -> A[i]",
         source=SOURCE,
         arguments={"index": "n:int32", "table": "c m"},
-        patterns=(lambda index, table: jax.nn.one_hot(index, table.shape[0]) @ table,),
+        patterns=(lambda index, table: jax.nn.one_hot(index, table.shape[0], dtype=table.dtype) @ table,),
         replacement=looked_up,
         guard=guard,
         examples=(
@@ -79,7 +83,7 @@ REPLACE_RULES.register("one_hot_transposed_times")(
         source=SOURCE,
         arguments={"index": "n:int32", "values": "n m"},
         sizes=("c",),
-        patterns=(lambda index, values, sizes: jax.nn.one_hot(index, sizes["c"]).T @ values,),
+        patterns=(lambda index, values, sizes: jax.nn.one_hot(index, sizes["c"], dtype=values.dtype).T @ values,),
         replacement=added_up,
         guard=guard,
         examples=(Example(fn=lambda i, b: jax.nn.one_hot(i, 5).T @ b, arguments=("6:int32", "6 4")),),
@@ -93,7 +97,7 @@ REPLACE_RULES.register("one_hot_picks")(
         rewrite="sum(one_hot(i) * B, 1) -> take_along_axis(B, i)",
         source=SOURCE,
         arguments={"index": "n:int32", "values": "n c"},
-        patterns=(lambda index, values: jnp.sum(jax.nn.one_hot(index, values.shape[1]) * values, axis=-1),),
+        patterns=(lambda index, values: jnp.sum(_one_hot(index, values) * values, axis=-1),),
         replacement=picked,
         guard=guard,
         examples=(
@@ -113,7 +117,7 @@ REPLACE_RULES.register("one_hot_picks_and_sums")(
         rewrite="sum(one_hot(i) * B) -> sum(take_along_axis(B, i))",
         source=SOURCE,
         arguments={"index": "n:int32", "values": "n c"},
-        patterns=(lambda index, values: jnp.sum(jax.nn.one_hot(index, values.shape[1]) * values),),
+        patterns=(lambda index, values: jnp.sum(_one_hot(index, values) * values),),
         replacement=lambda index, values: jnp.sum(picked(index, values)),
         guard=guard,
         examples=(

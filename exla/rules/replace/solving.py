@@ -7,8 +7,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
+from exla.ir.rewrites import REPLACE_RULES, Admitted, Example, Match, ReplaceRule
 from exla.rules.replace.diagonal import guard
+from exla.rules.sensitivity import is_extreme_of
+
+
+def _unshifted(match: Match) -> str | Admitted:
+    """Decline what has its maximum subtracted already."""
+    x = match.bound["x"]
+    position = match.program.producers.get(x)
+    eqn = None if position is None else match.program.eqns[position]
+    if eqn is not None and eqn.primitive.name == "sub" and is_extreme_of(match.program, eqn.invars[1], eqn.invars[0]):
+        return "its maximum is subtracted already"
+    return guard(match)
 
 
 def _near_identity(generator: Any) -> tuple[Any, ...]:
@@ -53,7 +64,7 @@ REPLACE_RULES.register("log_of_sum_of_exponentials")(
         arguments={"x": "n m"},
         patterns=(lambda x: jnp.log(jnp.sum(jnp.exp(x), axis=-1)),),
         replacement=lambda x: jax.nn.logsumexp(x, axis=-1),
-        guard=guard,
+        guard=_unshifted,
         opt_in=True,
         examples=(Example(fn=lambda x: jnp.log(jnp.sum(jnp.exp(2 * x), axis=1)), arguments=("6 5",)),),
         counterexamples=(Example(fn=lambda x: jnp.log(jnp.max(jnp.exp(x), axis=1)), arguments=("6 5",)),),
@@ -66,7 +77,7 @@ REPLACE_RULES.register("softmax_by_hand")(
         arguments={"x": "n m"},
         patterns=(lambda x: jnp.exp(x) / jnp.sum(jnp.exp(x), axis=-1, keepdims=True),),
         replacement=lambda x: jax.nn.softmax(x, axis=-1),
-        guard=guard,
+        guard=_unshifted,
         opt_in=True,
         examples=(
             Example(fn=lambda x: jnp.exp(x) / jnp.sum(jnp.exp(x), axis=1, keepdims=True), arguments=("6 5",)),

@@ -1,0 +1,167 @@
+"""What every replace rule owes: its examples are found and its lookalikes are not, and values stay what they were.
+
+`verify(name)` discharges the obligations of one rule:
+
+* *found*: the rule applies to each example, plain and vmapped;
+* *equal*: the rewritten example gives the plain one's values on small integers in float64, where nothing is rounded but
+  roots and quotients, and on random numbers in float32 within the rule's tolerance;
+* *not finite*: the same where an argument holds infinities and NaN; a rule that reassociates owes only that what is not
+  finite stays so;
+* *idempotent*: the rule does not apply again to what it made;
+* *lookalike*: the rule does not apply to any counterexample.
+
+This tests; it does not prove. A rule's docstring says why it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from exla.ir.emit import emit
+from exla.ir.program import Program, canonical
+from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
+from exla.passes.match import argument_axes
+from exla.passes.replace import Declined, apply_replace, enumerate_replacements
+from exla.passes.unless import EXPANSIONS
+
+FLOAT64_TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obligation:
+    """One thing that a rule owes.
+
+    Attributes:
+      rule: the rule's name.
+      kind: found, equal, not finite, idempotent or lookalike.
+      about: which example.
+      holds: whether the rule keeps it.
+      detail: what was measured, or what went wrong.
+    """
+
+    rule: str
+    kind: str
+    about: str
+    holds: bool
+    detail: str = ""
+
+
+def verify(name: str, seed: int = 0) -> list[Obligation]:
+    """Check everything that a rule owes.
+
+    Args:
+      name: the rule's name.
+      seed: of the arguments that are drawn.
+    """
+    rule = REPLACE_RULES.get(name)
+    found = []
+    for n, example in enumerate(rule.examples):
+        found += _of_example(name, rule, example, f"example {n}", seed)
+        if example.draw is None:
+            found += _of_example(name, rule, _vmapped(example), f"example {n}, vmapped", seed)
+    for n, example in enumerate(rule.counterexamples):
+        program = canonical(jax.make_jaxpr(example.fn)(*_arguments(example, seed, np.float32)))
+        applied = [d for d in enumerate_replacements(program, [name]) if not isinstance(d, Declined)]
+        found.append(Obligation(rule=name, kind="lookalike", about=f"counterexample {n}", holds=not applied))
+    return found
+
+
+def _of_example(name: str, rule: ReplaceRule, example: Example, about: str, seed: int) -> Iterator[Obligation]:
+    single = _arguments(example, seed, np.float32)
+    program, count = _rewritten(name, example.fn, single)
+    yield Obligation(rule=name, kind="found", about=about, holds=count > 0)
+    if not count:
+        return
+    again = [d for d in enumerate_replacements(program, [name]) if not isinstance(d, Declined)]
+    yield Obligation(rule=name, kind="idempotent", about=about, holds=not again)
+    off = _difference(program, example.fn, single)
+    allowed = rule.tolerance * float(np.finfo(np.float32).eps)
+    yield Obligation(
+        rule=name, kind="equal", about=f"{about}, float32", holds=off <= allowed, detail=f"{off:.1e} of {allowed:.1e}"
+    )
+    if about.endswith("vmapped"):
+        return
+    for k, argument in enumerate(single):
+        if argument.dtype.kind == "f" and argument.size > 1 and example.draw is None:
+            off = _difference(program, example.fn, [_spoilt(a) if n == k else a for n, a in enumerate(single)], rule)
+            yield Obligation(
+                rule=name, kind="not finite", about=f"{about}, argument {k}", holds=off <= allowed, detail=f"{off:.1e}"
+            )
+    with jax.enable_x64(True):
+        double = _arguments(example, seed, np.float64)
+        program, count = _rewritten(name, example.fn, double)
+        off = _difference(program, example.fn, double) if count else np.inf
+        about = f"{about}, integers in float64"
+        holds = off <= FLOAT64_TOLERANCE * max(rule.tolerance, 1)
+        yield Obligation(rule=name, kind="equal", about=about, holds=holds, detail=f"{off:.1e}")
+
+
+def _rewritten(name: str, fn: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Program, int]:
+    """A function with a rule applied wherever it is found, and how often that was."""
+    program = canonical(jax.make_jaxpr(fn)(*arguments))
+    for count in range(8):
+        found = enumerate_replacements(program, [name])
+        decision = next((d[0] for d in found if not isinstance(d, Declined)), None)
+        if decision is None:
+            return program, count
+        program = apply_replace(program, decision)
+    return program, 8
+
+
+def _difference(
+    program: Program, fn: Callable[..., Any], arguments: Sequence[Any], rule: ReplaceRule | None = None
+) -> float:
+    """How far a program's values are from a function's, relative to the largest; infinite where NaN or inf differ."""
+    got = jax.jit(emit(program, EXPANSIONS))(*program.consts, *arguments)
+    worst = 0.0
+    for a, b in zip(got, jax.tree.leaves(jax.jit(fn)(*arguments)), strict=True):
+        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        finite = np.isfinite(y)
+        if rule is not None and rule.reassociates:
+            x = np.where(np.isfinite(x), x, y)
+        if x.shape != y.shape or not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+            return float("inf")
+        scale = max(float(np.max(np.abs(y[finite]), initial=0)), 1e-30)
+        worst = max(worst, float(np.max(np.abs(x[finite] - y[finite]), initial=0)) / scale)
+    return worst
+
+
+def _arguments(example: Example, seed: int, dtype: Any) -> list[Any]:
+    """Arguments of an example: small integers in float64, normal numbers else."""
+    generator = np.random.default_rng(seed)
+    if example.draw is not None:
+        return [np.asarray(a, dtype) for a in example.draw(generator)]
+    found = []
+    for text in example.arguments:
+        axes, kind = argument_axes(text)
+        shape = [int(n) for n in axes]
+        if kind.kind == "i":
+            found.append(generator.integers(0, 3, shape).astype(kind))
+        elif dtype == np.float64:
+            found.append(generator.integers(-2, 3, shape).astype(dtype))
+        else:
+            found.append(generator.normal(size=shape).astype(dtype))
+    return found
+
+
+def _vmapped(example: Example) -> Example:
+    """The same of three at once."""
+    arguments = []
+    for text in example.arguments:
+        axes, colon, dtype = text.partition(":")
+        arguments.append(f"3 {axes}{colon}{dtype}")
+    return Example(fn=jax.vmap(example.fn), arguments=tuple(arguments))
+
+
+def _spoilt(argument: Any) -> Any:
+    """The argument with an infinity, its negative and a NaN in it."""
+    values = np.array(argument)
+    flat = values.reshape(-1)
+    flat[:: max(flat.size // 3, 1)][:3] = [np.inf, -np.inf, np.nan][: len(flat[:: max(flat.size // 3, 1)][:3])]
+    return jnp.asarray(values)

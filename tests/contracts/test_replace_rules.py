@@ -1,0 +1,53 @@
+"""Every replace rule keeps its obligations: found in its examples, right on them, and in none of its lookalikes."""
+
+import jax.numpy as jnp
+import pytest
+
+from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
+from exla.passes import replace
+from exla.passes.obligations import verify
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+@pytest.mark.parametrize("name", REPLACE_RULES)
+def test_a_rule_keeps_its_obligations(name):
+    assert [o for o in verify(name) if not o.holds] == []
+
+
+@pytest.mark.parametrize("name", REPLACE_RULES)
+def test_a_rule_says_where_it_is_from_and_has_lookalikes(name):
+    rule = REPLACE_RULES.get(name)
+    assert "->" in rule.rewrite and rule.source
+    assert rule.examples
+    assert rule.counterexamples or name.startswith("discovered_")
+
+
+def broken(**changes):
+    parts = {
+        "rewrite": "sum(x) -> sum(x)",
+        "source": "this test",
+        "arguments": {"x": "n m"},
+        "patterns": (lambda x: jnp.sum(x * x, axis=-1),),
+        "replacement": lambda x: jnp.sum(x**2, axis=-1),
+        "examples": (Example(fn=lambda x: jnp.sum(x * x, axis=1), arguments=("6 4",)),),
+    }
+    return ReplaceRule(**{**parts, **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("equal", {"replacement": lambda x: jnp.sum(x**2, axis=-1) + 1}),
+        ("equal", {"replacement": lambda x: jnp.sum(jnp.abs(x), axis=-1)}),
+        ("not finite", {"replacement": lambda x: jnp.sum(jnp.nan_to_num(x) ** 2, axis=-1)}),
+        ("found", {"examples": (Example(fn=lambda x: jnp.sum(x, axis=1), arguments=("6 4",)),)}),
+        ("idempotent", {"replacement": lambda x: jnp.sum(x * x, axis=-1)}),
+        ("lookalike", {"counterexamples": (Example(fn=lambda x: jnp.sum(x * x, axis=0), arguments=("6 4",)),)}),
+    ],
+)
+def test_a_rule_that_breaks_an_obligation_is_found_out(monkeypatch, kind, changes):
+    monkeypatch.setitem(REPLACE_RULES._entries, "broken", broken(**changes))
+    replace._patterns.cache_clear()
+    assert kind in {o.kind for o in verify("broken") if not o.holds}
+    replace._patterns.cache_clear()

@@ -1,0 +1,292 @@
+"""Match-and-replace on whole programs: what looks like a rule and is not, what shares its values, what is not finite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import exla
+from exla import _compat
+from exla.ir.emit import emit
+from exla.ir.program import Program, canonical
+from exla.passes.decisions import CompileOption, Replace, from_json, to_json
+from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
+from exla.passes.unless import EXPANSIONS
+from exla.search.cost import Rates
+from exla.search.rewriting import rewrite
+
+NO_YNN = {"xla_cpu_experimental_ynn_fusion_type": ""}
+"""With YNNPACK's fusions a NaN gets another sign, and XLA's top-k puts it at the other end."""
+N, M, D = 1500, 2000, 5
+
+
+def points(n, d=D, seed=0, dtype=np.float32, scale=1.0, offset=0.0):
+    values = np.random.default_rng(seed).normal(size=(n, d)) * scale + offset
+    return values.astype(dtype)
+
+
+def squared(x, y):
+    return jnp.sum((x[:, None, :] - y[None, :, :]) ** 2, axis=-1)
+
+
+def kernel_product(x, y, v):
+    return jnp.exp(-squared(x, y) / 2) @ v
+
+
+def nearest(x, y):
+    values, indices = jax.lax.top_k(-squared(x, y), 7)
+    return -values, indices
+
+
+def rules_used(plan):
+    return [d.rule for d in plan.decisions if isinstance(d, Replace)]
+
+
+def program_of(fn, *arguments):
+    return canonical(jax.make_jaxpr(fn)(*arguments))
+
+
+def matches(fn, *arguments, rules=None):
+    found = enumerate_replacements(program_of(fn, *arguments), rules or names(False))
+    return {d[0].rule for d in found if not isinstance(d, Declined)}
+
+
+def in_float64(fn, *arguments):
+    with jax.enable_x64(True):
+        wide = [np.asarray(a, np.float64) if np.asarray(a).dtype.kind == "f" else a for a in arguments]
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(fn(*wide))]
+
+
+def obeying(fn, *arguments, limit="1MiB", **options):
+    """The values under a limit that only a rewritten or split program obeys, and the plan."""
+    f = exla.jit(fn, memory_limit=limit, **options)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(f(*arguments))], f.plan(*arguments)
+
+
+def test_a_kernel_product_is_a_matrix_product_under_a_cap():
+    x, y, v = points(N), points(M, seed=1), points(M, 1, seed=2)[:, 0]
+    (got,), plan = obeying(kernel_product, x, y, v)
+    assert rules_used(plan) == ["squared_distance"]
+    np.testing.assert_allclose(got, in_float64(kernel_product, x, y, v)[0], rtol=2e-5, atol=1e-5)
+    assert any("test_replace.py" in words for words in plan.words if "squared_distance" in words)
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["a common offset", "two clusters far apart", "an infinite point", "a NaN", "everything equal", "a huge scale"],
+)
+def test_values_hold_where_the_cheap_form_would_lose_them(case):
+    x, y, v = points(N), points(M, seed=1), points(M, 1, seed=2)[:, 0]
+    if case == "a common offset":
+        x, y = x + np.float32(1e4), y + np.float32(1e4)
+    elif case == "two clusters far apart":
+        x[::2] += 1e4
+        y[::2] += 1e4
+    elif case == "an infinite point":
+        x[3, 1], y[7, 2], y[8, 1] = np.inf, -np.inf, np.inf
+    elif case == "a NaN":
+        y[7, 2] = np.nan
+    elif case == "everything equal":
+        x, y = np.ones_like(x), np.ones_like(y)
+    else:
+        x, y = x * np.float32(1e15), y * np.float32(1e15)
+    (got,), plan = obeying(kernel_product, x, y, v)
+    assert rules_used(plan) == ["squared_distance"]
+    plain = np.asarray(jax.jit(kernel_product)(x, y, v))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(plain))
+    np.testing.assert_allclose(got, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_a_short_length_scale_is_looked_at_when_the_program_runs():
+    """At this scale the matrix form is off by 20 per cent of a kernel value; the check leaves it to the original."""
+
+    def scaled(x, y, v, length):
+        return jnp.exp(-squared(x, y) / (2 * length**2)) @ v
+
+    x = points(N, scale=30.0)
+    y, v = x[:1000] + np.float32(1e-3), points(1000, 1, seed=2)[:, 0]
+    for length in (np.float32(2e-3), np.float32(40.0)):
+        (got,), plan = obeying(scaled, x, y, v, length)
+        assert rules_used(plan) == ["squared_distance"]
+        np.testing.assert_allclose(got, in_float64(scaled, x, y, v, length)[0], rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["random", "duplicates", "on a grid", "offset", "a NaN", "an infinity", "float64"])
+def test_neighbours_are_those_of_the_naive_program(case):
+    x, y = points(N), points(M, seed=1)
+    if case == "duplicates":
+        y[:] = y[np.arange(M) % 20]
+    elif case == "on a grid":
+        x, y = np.round(x), np.round(y)
+    elif case == "offset":
+        x, y = x + np.float32(1e4), y + np.float32(1e4)
+    elif case == "a NaN":
+        y[5, 0] = np.nan
+        x[9, 1] = np.nan
+    elif case == "an infinity":
+        y[5, 0] = np.inf
+        x[9, 1] = np.inf
+    with jax.enable_x64(case == "float64"):
+        if case == "float64":
+            x, y = x.astype(np.float64), y.astype(np.float64)
+        (distances, indices), plan = obeying(nearest, x, y)
+        plain, plain_indices = (np.asarray(a) for a in jax.jit(nearest, compiler_options=NO_YNN)(x, y))
+    assert rules_used(plan) == ["nearest_top_k"]
+    np.testing.assert_array_equal(indices, plain_indices)
+    np.testing.assert_allclose(distances, plain, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 7, 39, 40])
+def test_as_many_neighbours_as_there_are_points(count):
+    def some(x, y):
+        return jax.lax.top_k(-squared(x, y), count)
+
+    x, y = points(50), points(40, seed=1)
+    program = program_of(some, x, y)
+    decision = next(d for d in enumerate_replacements(program, names(False)) if not isinstance(d, Declined))[0]
+    changed = apply_replace(program, decision)
+    got = jax.jit(emit(changed, EXPANSIONS))(x, y)
+    for a, b in zip(got, jax.jit(some)(x, y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+LOOKALIKES = {
+    "a cube": lambda x, y: jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 3, -1)),
+    "a fourth power": lambda x, y: jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 4, -1)),
+    "a maximum": lambda x, y: jnp.exp(-jnp.max((x[:, None] - y[None]) ** 2, -1)),
+    "a product": lambda x, y: jnp.exp(-jnp.prod((x[:, None] - y[None]) ** 2, -1)),
+    "no sum": lambda x, y: jnp.exp(-((x[:, None] - y[None]) ** 2)),
+    "float16": lambda x, y: jnp.exp(-squared(x.astype("float16"), y.astype("float16"))),
+    "bfloat16": lambda x, y: jnp.exp(-squared(x.astype("bfloat16"), y.astype("bfloat16"))),
+    "integers": lambda x, y: squared(jnp.round(x).astype(int), jnp.round(y).astype(int)) < 3,
+    "a square root": lambda x, y: jnp.sqrt(squared(x, y)),
+    "a logarithm": lambda x, y: jnp.log(squared(x, y)),
+    "an inverse": lambda x, y: 1 / squared(x, y),
+    "a power below one": lambda x, y: squared(x, y) ** 0.25,
+    "a comparison": lambda x, y: squared(x, y) < 1,
+    "a shift that cancels": lambda x, y: jnp.sqrt(squared(x, y) + 1 - 1),
+    "returned": squared,
+    "half of it": lambda x, y: jnp.exp(-jnp.sum((x[:, None] - y[None])[..., :2] ** 2, -1)) * jnp.sqrt(squared(x, y)),
+    "the second largest sort": lambda x, y: jnp.sort(squared(x, y))[:, 1:3],
+    "the farthest": lambda x, y: jax.lax.top_k(squared(x, y), 3),
+    "the nearest of cubes": lambda x, y: jax.lax.top_k(-jnp.sum(jnp.abs(x[:, None] - y[None]) ** 3, -1), 3),
+    "the nearest along the other axis": lambda x, y: jnp.argmax(squared(x, y), 1),
+}
+
+
+@pytest.mark.parametrize("name", LOOKALIKES)
+def test_lookalikes_are_left_alone(name):
+    x, y = points(20), points(30, seed=1)
+    distances = {rule for rule in matches(LOOKALIKES[name], x, y) if "distance" in rule or "nearest" in rule}
+    assert distances - ({"squared_distance"} if name == "half of it" else set()) == set()
+
+
+def test_a_lookalike_keeps_its_values_under_a_cap():
+    def mixed(x, y, v):
+        cubes = jnp.sum(jnp.abs(x[:, None] - y[None]) ** 3, axis=-1)
+        return jnp.exp(-cubes) @ v, jnp.sqrt(squared(x, y)) @ v
+
+    arguments = points(N), points(M, seed=1), points(M, 1, seed=2)[:, 0]
+    got, plan = obeying(mixed, *arguments)
+    assert rules_used(plan) == []
+    for a, b in zip(got, in_float64(mixed, *arguments), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert any("sqrt" in why for why in plan.declined)
+
+
+def test_a_value_that_others_read_is_not_computed_twice_for_nothing():
+    """The forces read the differences themselves, so that replacing the distances would only add to them."""
+
+    def forces(x):
+        difference = x[:, None, :] - x[None, :, :]
+        weight = jnp.exp(-jnp.sum(difference**2, axis=-1))
+        return jnp.einsum("ijk,ij->ik", jnp.sin(difference), weight)
+
+    made = rewrite(program_of(forces, points(N)), Rates(), exact=False)
+    assert not [d for d in made.decisions if isinstance(d, Replace)]
+    assert any("would not pay" in str(d) for d in made.declined)
+
+
+def test_a_rule_applies_inside_a_loop():
+    def iterated(x, y, v):
+        return jax.lax.scan(lambda c, _: (kernel_product(x, y, c)[: len(v)] / 9, None), v, None, length=3)[0]
+
+    x, y, v = points(M), points(M, seed=1), points(M, 1, seed=2)[:, 0]
+    (got,), plan = obeying(iterated, x, y, v)
+    assert rules_used(plan) == ["squared_distance"]
+    assert next(d for d in plan.decisions if isinstance(d, Replace)).path
+    np.testing.assert_allclose(got, in_float64(iterated, x, y, v)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_loop_would_ask_again_is_asked_before_it():
+    x, y, v = points(N), points(M, seed=1), points(M, 1, seed=2)[:, 0]
+    _, plan = obeying(kernel_product, x, y, v)
+    closed = jax.make_jaxpr(emit(Program(jaxpr=plan.program), EXPANSIONS))(x, y, v)
+    names_at = {depth: [n for d, n in _control_flow(closed.jaxpr) if d == depth] for depth in range(4)}
+    assert names_at[0] == ["cond"] and names_at[1] == ["scan", "scan"]
+    assert "cond" not in names_at[2] + names_at[3]
+
+
+def _control_flow(jaxpr, depth=0):
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("cond", "while", "scan"):
+            yield depth, eqn.primitive.name
+            for body in _compat.bodies(eqn):
+                yield from _control_flow(body.jaxpr, depth + 1)
+        elif _compat.called_jaxpr(eqn) is not None:
+            yield from _control_flow(_compat.called_jaxpr(eqn)[0], depth)
+
+
+def test_gradients_of_a_rewritten_program_are_those_of_the_original():
+    x, y, v = points(N), points(M, seed=1), points(M, 1, seed=2)[:, 0]
+
+    def total(x, y, v):
+        return jnp.sum(kernel_product(x, y, v) ** 2)
+
+    f = exla.jit(jax.grad(total, argnums=(0, 2)), memory_limit="1MiB")
+    for a, b in zip(f(x, y, v), in_float64(jax.grad(total, argnums=(0, 2)), x, y, v), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(b).max())
+
+
+def test_exact_numerics_replace_only_what_keeps_every_bit():
+    x, y, v = points(N), points(M, seed=1), points(M, 1, seed=2)[:, 0]
+    _, plan = obeying(kernel_product, x, y, v, numerics="exact")
+    assert rules_used(plan) == []
+
+    def lowest(x):
+        return jnp.sort(x @ x.T)[:, :5]
+
+    (got,), plan = obeying(lowest, x, numerics="exact", limit="2MiB")
+    assert rules_used(plan) in (["first_of_sorted"], [])
+
+
+@pytest.mark.parametrize("asked_for", [(), ("log_of_sum_of_exponentials",)])
+def test_an_opt_in_rule_is_used_only_where_it_is_asked_for(asked_for):
+    def spelled(x, y):
+        return jnp.log(jnp.sum(jnp.exp(x @ y.T), axis=1))
+
+    x, y = points(N), points(M, seed=1)
+    made = rewrite(program_of(spelled, x, y), Rates(), exact=False, asked_for=asked_for)
+    reported = {d.rule for d in made.declined} | {d.rule for d in made.decisions if isinstance(d, Replace)}
+    assert reported == set(asked_for)
+
+
+def test_an_unknown_rule_is_an_error_that_lists_them():
+    with pytest.raises(exla.OptionError, match="softmax_by_hand"):
+        exla.jit(squared, rules=["softmax"])
+
+
+def test_replacements_alone_are_what_search_off_does():
+    def scaled(v, a):
+        return jnp.diag(v) @ a
+
+    v, a = points(2000, 1)[:, 0], points(2000, 3)
+    (got,), plan = obeying(scaled, v, a, search="off", limit="400KiB")
+    assert rules_used(plan) == ["diagonal_times_matrix"]
+    assert not any(d for d in plan.decisions if not isinstance(d, Replace | CompileOption))
+    np.testing.assert_array_equal(got, v[:, None] * a)
+
+
+def test_a_replacement_is_data():
+    decision = next(d for d in enumerate_replacements(program_of(lambda v, a: jnp.diag(v) @ a, points(6)[:, 0], points(6)), names(False)))[0]
+    assert from_json(to_json(decision)) == decision
