@@ -12,18 +12,31 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from exla.rules.discover.cost import MOST_ARITHMETIC, Cost, cost_of, is_worth_keeping, pays
 from exla.rules.discover.enumerate import enumerate_graphs
 from exla.rules.discover.fingerprint import fingerprint
-from exla.rules.discover.terms import Pair, Term, axes_of, canonical, inputs_of, replace, rewrites, size_of, subterms
+from exla.rules.discover.terms import (
+    Pair,
+    Term,
+    axes_of,
+    by_operation,
+    canonical,
+    inputs_of,
+    replace,
+    rewrites,
+    size_of,
+    subterms,
+)
 
 AS_GOOD = 1.25
-MOST_TERMS = 100
+MOST_TERMS = 60
 MOST_INPUTS = 4
+
+Rules = Mapping[str, Sequence[Pair]]
 
 
 def best_pairs(equal: Iterable[Sequence[Term]], seed: int) -> list[Pair]:
@@ -51,9 +64,12 @@ def best_pairs(equal: Iterable[Sequence[Term]], seed: int) -> list[Pair]:
 
 
 def _cheapest(terms: Sequence[Term], costs: Sequence[Cost]) -> list[int]:
-    """Which terms are the cheapest on the whole, and at each reference assignment; the former first."""
+    """Which terms are the cheapest on the whole, and which have the least peak of those with little arithmetic at each
+    reference assignment; the former first."""
     ordered = sorted(range(len(terms)), key=lambda n: (costs[n].order(), size_of(terms[n]), repr(terms[n])))
-    at_some = np.argmin([costs[n].peak for n in ordered], axis=0)
+    peaks = np.array([costs[n].peak for n in ordered])
+    arithmetic = np.array([costs[n].arithmetic for n in ordered])
+    at_some = np.argmin(np.where(arithmetic <= MOST_ARITHMETIC * arithmetic.min(axis=0), peaks, np.inf), axis=0)
     return list(dict.fromkeys([ordered[0], *(ordered[k] for k in at_some)]))
 
 
@@ -92,13 +108,14 @@ def pruned(pairs: Iterable[Pair], aids: Sequence[Pair], accept: Callable[[Pair],
       accept: verifies a pair; one that it refuses is not kept.
     """
     kept: list[Pair] = []
+    simplifying = by_operation(aids)
     for pair in sorted(set(pairs), key=_order):
-        if not _follows(pair, kept, aids) and accept(pair):
+        if not _follows(pair, by_operation(kept), simplifying) and accept(pair):
             kept.append(pair)
     return kept
 
 
-def _follows(pair: Pair, kept: Sequence[Pair], aids: Sequence[Pair]) -> bool:
+def _follows(pair: Pair, kept: Rules, aids: Rules) -> bool:
     """Whether other rules take the first side to something about as good as the second, wherever the pair pays."""
     after = cost_of(pair[1])
     where = pays(cost_of(pair[0]), after)
@@ -121,14 +138,14 @@ def _pays_anywhere(pair: Pair) -> bool:
     return bool(np.any(pays(*costs)) or np.any(pays(*costs[::-1])))
 
 
-def _reached(start: Term, kept: Sequence[Pair], aids: Sequence[Pair]) -> Iterator[Term]:
+def _reached(start: Term, kept: Rules, aids: Rules) -> Iterator[Term]:
     """What uses of the rules make of a term, nearest first."""
     reached, queue = {start}, deque([start])
     while queue:
         term = queue.popleft()
         cost = cost_of(term)
         for rules, is_aid in ((kept, False), (aids, True)):
-            for made in (m for rule in rules for m in rewrites(term, rule)):
+            for made in rewrites(term, rules):
                 if made in reached or is_aid and not _keeps_peak(cost, made):
                     continue
                 reached.add(made)

@@ -10,7 +10,7 @@ Equal terms are equal values, so that what a graph shares is what occurs twice i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -122,21 +122,27 @@ def _renamed(term: Term, table: Mapping[Term, Term], axes: Mapping[str, str]) ->
     return make(term[0], "".join(sorted(axes[a] for a in term[1])), *(_renamed(t, table, axes) for t in term[2:]))
 
 
-def rewrites(term: Term, rule: Pair) -> Iterator[Term]:
-    """Everything that one use of a rule makes of a term.
+def by_operation(rules: Iterable[Pair]) -> dict[str, list[Pair]]:
+    """Rules by the operation that their first sides end with."""
+    table: dict[str, list[Pair]] = {}
+    for rule in rules:
+        table.setdefault(rule[0][0], []).append(rule)
+    return table
+
+
+def rewrites(term: Term, rules: Mapping[str, Sequence[Pair]]) -> Iterator[Term]:
+    """Everything that one use of one rule makes of a term; rules are given by operation.
 
     A rule holds with any axes in place of its own: one axis may stand for several, and one that is not summed over for
     any that the operands have beside (a rule is used on vectors, and on a batch of them).
     """
     for place in subterms(term):
-        for values, names in _matches(rule[0], place, {}, {}):
-            if _fits(values, names):
-                try:
-                    made = _instance(rule[1], values, names)
-                except KeyError:
-                    continue
-                if axes_of(made) == axes_of(place):
-                    yield replace(term, {place: made})
+        for pattern, replacement in rules.get(place[0], ()):
+            for values, names in _matches(pattern, place, {}, {}):
+                if _fits(values, names) and names.keys() >= _named_axes(replacement):
+                    made = _instance(replacement, values, names)
+                    if axes_of(made) == axes_of(place):
+                        yield replace(term, {place: made})
 
 
 Values = dict[Term, Term]
@@ -169,6 +175,11 @@ def _named(pattern: str, axes: str, names: Names) -> Iterator[Names]:
         table = {p: "".join(a for a, c in zip(axes, choice, strict=True) if c == p) for p in pattern}
         if all(table.values()) and all(names.get(p, a) == a for p, a in table.items()):
             yield {**names, **table}
+
+
+@lru_cache(maxsize=10_000)
+def _named_axes(term: Term) -> frozenset[str]:
+    return frozenset(a for t in subterms(term) if t[0] != "in" for a in t[1])
 
 
 def _fits(values: Values, names: Names) -> bool:
