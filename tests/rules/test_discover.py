@@ -214,6 +214,13 @@ def test_a_rule_is_not_used_where_its_axes_do_not_fit():
     assert dot("j", array(0, "ijk"), dot("k", array(1, "jk"), array(2, "k"))) not in made
 
 
+def test_a_rule_over_an_axis_is_not_used_on_what_is_constant_along_it():
+    x, y = array(0, "j"), array(1, "j")
+    rule = (total("j", add(x, y)), add(total("j", x), total("j", y)))
+    assert list(rewrites(total("j", add(A, C)), by_operation([rule])))
+    assert not list(rewrites(total("j", add(u, A)), by_operation([rule])))
+
+
 def test_every_rewrite_of_a_graph_is_equal_to_it():
     rules = by_operation(canonical(p) for p in PROVABLE.values())
     for pair in (*PROVABLE.values(), *TESTABLE.values()):
@@ -253,6 +260,15 @@ def test_signatures_are_different_up_to_renaming():
     assert found[:2] == [("i",), ("ij",)]
     assert ("ij", "ik") in found and ("ij", "jk") not in found
     assert len(found) == 9
+
+
+def test_every_graph_is_enumerated_once_with_the_equations_it_has():
+    found = enumerate_graphs(("i",), 4, 0)
+    terms = [term for terms in found.equal for term in terms]
+    assert len(terms) == len(set(terms))
+    assert {size_of(term) for term in terms} == {1, 2, 3, 4}
+    assert found.graphs == {1: 5, 2: 36, 3: 308, 4: 3034}
+    assert found.classes == {1: 5, 2: 30, 3: 218, 4: 1980}
 
 
 def found_over(signature, equations):
