@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from exla.rules.discover.run import Search, StateError, discover, write
+from exla.rules.discover.run import Search, discover, write
+from exla.rules.discover.state import StateError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,8 @@ from exla.rules.discover.cost import REFERENCE_SIZES, cost_of, pays, peak_elemen
 from exla.rules.discover.enumerate import enumerate_graphs, signatures
 from exla.rules.discover.fingerprint import fingerprint
 from exla.rules.discover.prune import best_pairs, generalised, pruned, simplifications
-from exla.rules.discover.run import Search, StateError, discover, family
+from exla.rules.discover.run import Search, discover, family
+from exla.rules.discover.state import StateError
 from exla.rules.discover.terms import (
     by_operation,
     canonical,

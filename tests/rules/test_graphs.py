@@ -60,7 +60,10 @@ def test_a_graph_reads_as_a_formula():
         (data(equations=[["broadcast", [0], "z"]]), "broadcast adds 'z'"),
         (data(output="j"), "output='j' is no order of the result's axes 'i'"),
         (data(output=None), "must be texts"),
-        (data(equations=[["exp", [0], ""], ["exp", [0], ""]], output="ij"), r"value 3 \(equation 0\) is read by nothing"),
+        (
+            data(equations=[["exp", [0], ""], ["exp", [0], ""]], output="ij"),
+            r"value 3 \(equation 0\) is read by nothing",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(wrong, message):
@@ -83,7 +86,10 @@ def graph(inputs, equations, output):
         (graph(["kij", "jk"], [["dot", [0, 1], "j"]], "ik"), lambda a, b: np.einsum("kij,jk->ik", a, b)),
         (graph(["ij", "ij"], [["dot", [0, 1], "ij"]], ""), lambda a, b: np.sum(a * b)),
         (graph(["i", "ij"], [["broadcast", [0], "j"], ["add", [2, 1], ""]], "ji"), lambda a, b: (a[:, None] + b).T),
-        (graph(["ij"], [["exp", [0], ""], ["sum", [1], "i"], ["log", [2], ""]], "j"), lambda a: np.log(np.exp(a).sum(0))),
+        (
+            graph(["ij"], [["exp", [0], ""], ["sum", [1], "i"], ["log", [2], ""]], "j"),
+            lambda a: np.log(np.exp(a).sum(0)),
+        ),
     ],
     ids=str,
 )
@@ -160,7 +166,9 @@ def test_a_file_that_is_cut_off_is_refused_by_name(tmp_path):
 def test_the_rules_of_the_package_hold_in_float32():
     for name, rule in discovered.read().items():
         generator = np.random.default_rng(0)
-        arrays = [generator.normal(size=[int(n) for n in x.split()]).astype(np.float32) for x in rule.examples[0].arguments]
+        arrays = [
+            generator.normal(size=[int(n) for n in x.split()]).astype(np.float32) for x in rule.examples[0].arguments
+        ]
         before, after = np.asarray(rule.patterns[0](*arrays)), np.asarray(rule.replacement(*arrays))
         bound = rule.tolerance * np.finfo(np.float32).eps * np.abs(before).max()
         np.testing.assert_allclose(after, before, rtol=0, atol=bound, err_msg=f"{name}: {rule.rewrite}")

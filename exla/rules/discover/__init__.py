@@ -9,6 +9,7 @@ argument of PET (Wang et al., OSDI 2021). In the order in which they are used:
     cost.py         peak bytes and arithmetic of a graph, in microseconds
     prune.py        one rule for each idea: renaming, common subgraphs, what other rules give
     verify.py       exact random testing, and the proof where there is one
+    state.py        what is done so far, on disk
     run.py          all of it, resumable
 
 `exla rules discover` is the command; what it found is `exla/rules/replace/discovered.json`.

@@ -29,6 +29,7 @@ from exla.rules.discover.cost import REFERENCE_SIZES, cost_of, pays
 from exla.rules.discover.enumerate import LIMITS, enumerate_graphs, signatures
 from exla.rules.discover.fingerprint import P, Q
 from exla.rules.discover.prune import best_pairs, pruned, simplifications
+from exla.rules.discover.state import append, read_state
 from exla.rules.discover.terms import Pair, from_graph, size_of, subterms, to_graphs
 from exla.rules.discover.verify import verify
 from exla.rules.graphs import Graph, as_function
@@ -60,10 +61,6 @@ class Search:
                 raise ValueError(f"{name} must be from 1 to {most}, not {getattr(self, name)}")
 
 
-class StateError(ValueError):
-    """A state file that does not belong to this search."""
-
-
 def discover(
     search: Search,
     state: Path,
@@ -91,7 +88,7 @@ def discover(
     every = signatures(search.inputs)
     if again:
         state.unlink(missing_ok=True)
-    done = _read_state(search, state)
+    done = read_state(state, _header(search))
     for signature in every:
         name = " ".join(signature)
         if name in done:
@@ -100,7 +97,7 @@ def discover(
             return None
         progress(len(done), len(every), name)
         done[name] = _unit(signature, search)
-        _append(state, done[name])
+        append(state, done[name])
     progress(len(done), len(every), "prune and verify")
     return _result(search, [done[" ".join(s)] for s in every])
 
@@ -200,45 +197,12 @@ def _peak_bytes(graph: Graph, sizes: dict[str, int]) -> int:
     return project(canonical_program(jax.make_jaxpr(as_function(graph))(*shapes))).temporary_bytes
 
 
-# The state file
-
-
 def _header(search: Search) -> dict[str, Any]:
     digest = hashlib.sha256()
     here = Path(__file__).parent
     for path in (*sorted(here.glob("*.py")), here.parent / "graphs.py"):
         digest.update(path.read_bytes())
     return {"search": asdict(search), "code": digest.hexdigest()[:16]}
-
-
-def _read_state(search: Search, state: Path) -> dict[str, dict[str, Any]]:
-    """Signature -> what is done; a line that was cut off is removed."""
-    header = _header(search)
-    data = state.read_bytes() if state.exists() else b""
-    whole = data[: data.rfind(b"\n") + 1]
-    if not whole:
-        state.unlink(missing_ok=True)
-        _append(state, header)
-        return {}
-    if whole != data:
-        with open(state, "r+b") as file:
-            file.truncate(len(whole))
-    try:
-        first, *lines = [json.loads(line) for line in whole.splitlines()]
-        done = {line["signature"]: line for line in lines}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{state} is damaged ({error}); begin anew with --again") from error
-    if first != header:
-        differing = sorted(k for k in header if not isinstance(first, dict) or first.get(k) != header[k])
-        raise StateError(f"{state} is of another run ({', '.join(differing)} differ); begin anew with --again")
-    return done
-
-
-def _append(state: Path, line: dict[str, Any]) -> None:
-    with open(state, "ab") as file:
-        file.write(json.dumps(line, sort_keys=True).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write(result: dict[str, Any], path: Path) -> None:
