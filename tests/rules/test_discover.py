@@ -303,8 +303,12 @@ def test_everything_found_verifies():
         (PROVABLE["a product of matrices is associative"], "contraction"),
         (PROVABLE["a sum of products is a product of a sum"], "other"),
         (TESTABLE["a kernel that factorises"], "other"),
+        (TESTABLE["the logarithm of an exponential"][::-1], "other"),
+        (TESTABLE["the logarithm of an exponential"], "degenerate"),
+        ((dot("j", spread("j", exp(u)), A), times(exp(u), total("j", A))), "degenerate"),
+        ((dot("j", add(v, v), A), add(dot("j", v, A), dot("j", v, A))), "degenerate"),
     ],
-    ids=["product", "sum", "exp"],
+    ids=["product", "sum", "exp", "log", "log of exp", "broadcast", "twice"],
 )
 def test_products_in_another_order_are_told_from_the_rest(pair, expected):
     assert family(pair) == expected

@@ -134,8 +134,20 @@ def test_rules_are_read(tmp_path):
     assert rule.examples[0].arguments == ("6 4", "4 5", "5")
 
 
-def test_contractions_are_data_only(tmp_path):
-    assert discovered.read(rules_file(tmp_path, {**RULE, "family": "contraction"})) == {}
+@pytest.mark.parametrize("family", ["contraction", "degenerate"])
+def test_what_the_engine_has_no_use_for_is_data_only(tmp_path, family):
+    assert discovered.read(rules_file(tmp_path, {**RULE, "family": family})) == {}
+
+
+def test_long_patterns_are_data_only(tmp_path):
+    longer = data(equations=[*RULE["pattern"]["equations"], ["exp", [4], ""], ["exp", [5], ""]])
+    assert discovered.read(rules_file(tmp_path, {**RULE, "pattern": longer})) == {}
+
+
+def test_rules_with_exponentials_are_opt_in(tmp_path):
+    sides = {side: data(equations=[*RULE[side]["equations"], ["exp", [4], ""]]) for side in ("pattern", "replacement")}
+    assert discovered.read(rules_file(tmp_path, {**RULE, **sides}))["discovered_1"].opt_in
+    assert not discovered.read(rules_file(tmp_path, RULE))["discovered_1"].opt_in
 
 
 @pytest.mark.parametrize(

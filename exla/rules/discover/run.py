@@ -30,7 +30,7 @@ from exla.rules.discover.enumerate import LIMITS, enumerate_graphs, signatures
 from exla.rules.discover.fingerprint import P, Q
 from exla.rules.discover.prune import best_pairs, pruned, simplifications
 from exla.rules.discover.state import append, read_state
-from exla.rules.discover.terms import Pair, from_graph, size_of, subterms, to_graphs
+from exla.rules.discover.terms import Pair, Term, from_graph, size_of, subterms, to_graphs
 from exla.rules.discover.verify import verify
 from exla.rules.graphs import Graph, as_function
 
@@ -172,9 +172,19 @@ def _rule(number: int, pair: Pair, how: str | None, gain: dict[str, Any]) -> dic
 
 
 def family(pair: Pair) -> str:
-    """Either "contraction", where both sides are one sum of products of the same factors, or "other"."""
-    operations = {t[0] for side in pair for t in subterms(side)} - {"in"}
-    return "contraction" if operations <= set(CONTRACTION) else "other"
+    """What kind of rule a pair is.
+
+    "contraction": both sides are one sum of products of the same factors. "degenerate": the pattern holds what programs
+    hardly do, a broadcast that is an equation of its own, x + x or log(exp(x)). "other": the rest.
+    """
+    if {t[0] for side in pair for t in subterms(side)} - {"in"} <= set(CONTRACTION):
+        return "contraction"
+    return "degenerate" if any(_is_degenerate(t) for t in subterms(pair[0])) else "other"
+
+
+def _is_degenerate(term: Term) -> bool:
+    op, _, *operands = term
+    return op == "broadcast" or op == "log" and operands[0][0] == "exp" or op == "add" and operands[0] == operands[1]
 
 
 def _projected(pair: Pair) -> dict[str, Any] | None:

@@ -99,6 +99,7 @@ def from_graph(graph: Graph) -> Term:
     return terms[-1]
 
 
+@lru_cache(maxsize=100_000)
 def canonical(pair: Pair) -> Pair:
     """The same pair for all pairs that differ in the names of inputs and axes and in the order of operands."""
     inputs = inputs_of(pair[0])

@@ -1,7 +1,12 @@
 """Rules that were discovered: read from `discovered.json`, which `exla rules discover` writes.
 
-Each is two small graphs (`exla.rules.graphs`), and is checked as it is read. A rule of the family "contraction", a sum
-of products in another order, stays data: the reorder pass finds those by itself, with the sizes at hand."""
+Each is two small graphs (`exla.rules.graphs`), and is checked as it is read. Most stay data: a "contraction", a sum of
+products in another order, is what the reorder pass finds by itself, with the sizes at hand; a "degenerate" pattern is
+one that programs hardly hold; and a pattern of more than three equations costs time in every compilation and adds
+little.
+
+A rule with an exponential is used only where it is asked for by name: e^a e^b can overflow where e^(a + b) does not.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +20,16 @@ from exla.rules.graphs import Graph, as_function
 
 PATH = Path(__file__).with_suffix(".json")
 SCHEMA_VERSION = 1
-FAMILIES = ("contraction", "other")
+FAMILIES = ("contraction", "degenerate", "other")
+REGISTERED = "other"
+MOST_EQUATIONS = 3
 SOURCE = "exla rules discover, after Jia et al., TASO, SOSP 2019"
 NAMES = "abcdefgh"
 EXAMPLE_SIZES = (6, 4, 5, 3, 2, 7)
 
 
 def read(path: Path = PATH) -> dict[str, ReplaceRule]:
-    """The rules of a file by name, contractions left out.
+    """The rules of a file that the engine uses, by name; all are checked.
 
     Raises:
       ValueError: if the file is damaged; the message names it and what is wrong.
@@ -54,7 +61,7 @@ def _rules(data: Any) -> dict[str, ReplaceRule]:
             rule = _rule(row)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        if row["family"] == "other":
+        if row["family"] == REGISTERED and len(row["pattern"]["equations"]) <= MOST_EQUATIONS:
             rules[name] = rule
     return rules
 
@@ -73,6 +80,7 @@ def _rule(row: Mapping[str, Any]) -> ReplaceRule:
         arguments={name: " ".join(axes) for name, axes in zip(NAMES, before.inputs, strict=False)},
         patterns=(pattern,),
         replacement=as_function(after),
+        opt_in=any(equation.op in ("exp", "log") for equation in before.equations),
         examples=(Example(fn=pattern, arguments=tuple(" ".join(str(sizes[a]) for a in x) for x in before.inputs)),),
     )
 
