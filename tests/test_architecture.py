@@ -38,6 +38,8 @@ ALLOWED = {
         "exla.search",
         "exla.targets",
     },
+    "exla.commands": {"exla.errors", "exla.rules"},
+    "exla.cli": {"exla.commands"},
 }
 """Package -> what it may import besides itself; one way only. `exla.api` and `exla` may import everything."""
 

@@ -1,0 +1,55 @@
+"""The `exla` command.
+
+    exla rules discover --equations 3 --out found.json
+
+COMMANDS is the table of subcommands, by group. A subcommand is a module of `exla.commands` with a
+docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`. Modules are imported when they
+are asked for: `exla --help` loads none of them, and no JAX.
+
+Exit codes: 0 done, 1 not done, 2 not understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "rules": {
+        "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
+    },
+}
+"""Group -> subcommand -> (its module, what it does)."""
+
+GROUPS = {"rules": "match-and-replace rules"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="exla", description="Run JAX functions under a hard memory cap.")
+    groups = parser.add_subparsers(dest="group", metavar="GROUP", required=True)
+    for group, commands in COMMANDS.items():
+        grouped = groups.add_parser(group, help=GROUPS[group], description=GROUPS[group])
+        names = grouped.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        for name, (module, text) in commands.items():
+            if words[:2] == [group, name]:
+                command = importlib.import_module(module)
+                form = argparse.RawDescriptionHelpFormatter
+                one = names.add_parser(name, help=text, description=command.__doc__, formatter_class=form)
+                command.add_arguments(one)
+                one.set_defaults(run=command.run)
+            else:
+                names.add_parser(name, help=text)
+    parsed = parser.parse_args(words)
+    try:
+        return parsed.run(parsed)
+    except KeyboardInterrupt:
+        print("exla: interrupted", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

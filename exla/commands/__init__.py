@@ -1,0 +1,1 @@
+"""The subcommands of `exla`, one module each; `exla.cli` says what a module must have."""
