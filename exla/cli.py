@@ -19,6 +19,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "rules": {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
+        "verify": ("exla.commands.rules_verify", "check what every replace rule owes"),
     },
 }
 """Group -> subcommand -> (its module, what it does)."""

@@ -74,8 +74,8 @@ class Indexed:
         """The operands of an equation, given some of its results; None where its factor rule cannot say."""
         eqn = self.program.eqns[position]
         if eqn.primitive.name in ELEMENTWISE:
-            indices = next(t.indices for t in results if t is not None)
-            return [Term(v, indices if v.aval.shape else ()) for v in eqn.invars]
+            same = next(t.indices for t in results if t is not None)
+            return [Term(v, same if v.aval.shape else ()) for v in eqn.invars]
         factors = self.program.factors(position)
         if factors is None:
             return None

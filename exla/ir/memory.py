@@ -168,7 +168,7 @@ def _is_virtual(program: Program, eqn: Any, var: Any) -> bool:
 
 
 def _is_fused_into(eqn: Any) -> bool:
-    """Whether a reduction computes its operand as it goes; XLA:CPU reduces longer axes by windows, in several passes."""
+    """Whether a reduction computes its operand as it goes; XLA:CPU reduces longer axes by windows, in passes."""
     if eqn.primitive.name not in REDUCERS:
         return False
     if eqn.primitive.name not in WINDOWED:

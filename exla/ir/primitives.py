@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 
-def _names(text: str) -> frozenset[str]:
+def named(text: str) -> frozenset[str]:
+    """The names in a text."""
     return frozenset(text.split())
 
 
-ELEMENTWISE = _names("""
+ELEMENTWISE = named("""
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
     convert_element_type copy cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma
     igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi
@@ -17,10 +18,10 @@ ELEMENTWISE = _names("""
 """)
 """One output element from the operands' elements at the same index."""
 
-VIEWS = _names("reshape squeeze expand_dims optimization_barrier stop_gradient exla_unless")
+VIEWS = named("reshape squeeze expand_dims optimization_barrier stop_gradient exla_unless")
 """Primitives whose result is the operand's buffer seen in another shape; `exla_unless` mostly hands it on."""
 
-CHEAP = _names("""
+CHEAP = named("""
     broadcast_in_dim iota convert_element_type add sub mul neg max min select_n and or not xor eq ne lt le gt ge
     square abs sign transpose rev slice pad clamp
 """)
@@ -29,18 +30,18 @@ CHEAP = _names("""
 FUSIBLE = ELEMENTWISE | CHEAP | VIEWS | {"concatenate", "tile"}
 """Primitives that XLA computes inside the loop of their consumer."""
 
-SCATTERS = _names("scatter scatter-add scatter-sub scatter-mul scatter-min scatter-max")
+SCATTERS = named("scatter scatter-add scatter-sub scatter-mul scatter-min scatter-max")
 """Primitives that write updates into their first operand."""
 
 IN_PLACE = FUSIBLE | SCATTERS | {"dynamic_update_slice"}
 """Primitives whose result can take the place of an operand that is not read again."""
 
-REDUCERS = _names("""
+REDUCERS = named("""
     reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin reduce
 """)
 """Primitives into which XLA fuses the computation of their operand."""
 
-TRANSCENDENTAL = _names("""
+TRANSCENDENTAL = named("""
     exp exp2 expm1 log log1p log2 logistic tanh sin cos tan pow sqrt rsqrt cbrt div rem erf erfc erf_inv atan2 sinh
     cosh asin acos atan lgamma digamma
 """)

@@ -96,8 +96,8 @@ class ReplaceRule:
         results' leading axes and 1 for each other axis.
       guard: looks at a match and returns a reason to decline, or what it admits.
       exact: whether every bit stays the same; others are off under numerics="exact".
-      reassociates: whether it multiplies and adds in another order, so that infinities may meet elsewhere: where the
-        original gives an infinity or NaN, the replacement may give the other.
+      reassociates: whether it multiplies and adds in another order, so that infinities meet elsewhere: it promises
+        nothing about arguments that are not finite.
       opt_in: whether the rule is used only where it is asked for by name.
       tolerance: how far results may be from those of the pattern, relative to the largest of them, in units of the
         dtype's precision (eps).

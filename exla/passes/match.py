@@ -25,17 +25,17 @@ import numpy as np
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.indexed import RENAMING, Indexed, Term
-from exla.ir.primitives import ELEMENTWISE, REDUCERS
+from exla.ir.primitives import ELEMENTWISE, REDUCERS, named
 from exla.ir.program import Program, canonical
 from exla.ir.rewrites import Match, ReplaceRule
 
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne", "add_any"})
 PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
 """Sizes of pattern axes: an integer in the pattern that is one of them stands for the size of that axis."""
-BY_AXIS = frozenset(
-    "dimension_numbers axes dimension axis dimensions sharding out_sharding shape start_indices limit_indices strides "
-    "weak_type new_sizes".split()  # noqa: SIM905
-)
+BY_AXIS = named("""
+    dimension_numbers axes dimension axis dimensions sharding out_sharding shape start_indices limit_indices strides
+    weak_type new_sizes
+""")
 """Parameters that name axes or sizes which the factor rule has followed already, or that do not matter."""
 UNORDERED = REDUCERS | {"dot_general"}
 """Primitives to which it is all the same which of the axes that they end is which."""
@@ -265,7 +265,7 @@ class Matcher:
         if not all(_stands_for(a, b, self.pattern.sizes, sizes) for a, b in seen.numbers):
             return None
         vmapped = [index for index in left if names[index] == BATCH]
-        terms = {}
+        terms: dict[str, Term] = {}
         for argument, _, term in seen.leaves:
             if terms.setdefault(argument, term) is not term and not self._same_axes(seen, argument, groups, batch):
                 return None
@@ -298,15 +298,15 @@ class Matcher:
         """Whether an argument that appears several times is read along corresponding axes each time."""
         owner = {i: mine for mine, group in groups.items() for i in group} | {i: i for i in batch}
         read = [
-            [(owner.get(i), i in batch) for i in theirs.indices if i is not None]
+            [(owner.get(-1 if i is None else i), i in batch) for i in theirs.indices if i is not None]
             for n, _, theirs in seen.leaves
             if n == argument
         ]
         mine = [[i for i in ours.indices if i is not None] for n, ours, _ in seen.leaves if n == argument]
         for other, axes in zip(read[1:], mine[1:], strict=True):
-            renamed = dict(zip(mine[0], axes, strict=True))
+            renamed: dict[int | None, int] = dict(zip(mine[0], axes, strict=True))
             for (a, is_batch), (b, other_batch) in zip(read[0], other, strict=True):
-                if is_batch != other_batch or (a != b if is_batch else renamed.get(a, a) != b):
+                if is_batch != other_batch or (a != b if is_batch else (renamed[a] if a in renamed else a) != b):
                     return False
         return True
 
@@ -415,9 +415,9 @@ def _is_type(x: Any) -> bool:
 def _stands_for(a: Any, b: Any, pattern_sizes: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
     """Whether two numbers are equal, or the pattern's is the size of an axis and the program's the size there."""
     axis = None if np.ndim(a) else next((n for n, s in pattern_sizes.items() if s == a), None)
-    return (
-        bool(b == sizes[axis]) if axis in sizes else np.array_equal(a, b, equal_nan=_is_floating(a) and _is_floating(b))
-    )
+    if axis is not None and axis in sizes:
+        return bool(b == sizes[axis])
+    return np.array_equal(a, b, equal_nan=_is_floating(a) and _is_floating(b))
 
 
 def _is_floating(x: Any) -> bool:

@@ -3,18 +3,18 @@
     rewrite: (A.T @ B) @ v -> A.T @ (B @ v)
 
 Products of matrices, products with broadcasts, transposes and sums over axes are all sums of products over indices. A
-maximal tree of them is collected, however it is spelled, and opt_einsum finds the order of pairwise contractions. Any of
-its optimisers, or cotengra's, can be among those that are asked (`OPTIMIZERS`); of their orders the one with the least
-predicted time is taken among those whose live values fit, else the one that needs the least memory.
+maximal tree of them is collected, however it is spelled, and opt_einsum finds the order of pairwise contractions.
+Any of its optimisers, or cotengra's, can be among those that are asked (`OPTIMIZERS`); of their orders the one with the
+least predicted time is taken among those whose live values fit, else the one that needs the least memory.
 
-What is computed in between and read by somebody else as well, or returned, stays as it is. Nothing is reordered in types
-below 32 bits, nor under numerics="exact".
+What is computed in between and read by somebody else as well, or returned, stays as it is. Nothing is reordered in
+types below 32 bits, nor under numerics="exact".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,9 +91,10 @@ def contraction(program: Program, position: int) -> Contraction | None:
         inner = program.eqns[i]
         name = inner.primitive.name
         precision = inner.params.get("precision")
-        joined = name in ("dot_general", "reduce_sum", "mul") and inner.outvars[0].aval.dtype == eqn.outvars[0].aval.dtype
+        dtype = eqn.outvars[0].aval.dtype
+        joined = name in ("dot_general", "reduce_sum", "mul") and inner.outvars[0].aval.dtype == dtype
         if name == "dot_general":
-            joined = joined and all(v.aval.dtype == eqn.outvars[0].aval.dtype for v in inner.invars)
+            joined = joined and all(v.aval.dtype == dtype for v in inner.invars)
             joined = joined and (not precisions or precisions[0] == precision)
         operands = walk.operands(i, [behind]) if joined else None
         if operands is None or len(factors) + len(stack) > MOST_FACTORS:
@@ -265,14 +266,19 @@ def _evaluated(found: Contraction, order: Order, get: Callable[[Any], Any]) -> A
     return value.reshape(found.result.atom.aval.shape)
 
 
-def _summed(value: Any, axes: Sequence[int], kept: frozenset[int] | set[int]) -> tuple[Any, tuple[int, ...]]:
+def _summed(value: Any, axes: Sequence[int], kept: Set[int]) -> tuple[Any, tuple[int, ...]]:
     """A value summed over the axes that are not kept."""
     gone = tuple(k for k, i in enumerate(axes) if i not in kept)
     return (jnp.sum(value, axis=gone, dtype=value.dtype) if gone else value), tuple(i for i in axes if i in kept)
 
 
 def _pair(
-    a: Any, a_axes: tuple[int, ...], b: Any, b_axes: tuple[int, ...], kept: frozenset[int] | set[int], found: Contraction
+    a: Any,
+    a_axes: tuple[int, ...],
+    b: Any,
+    b_axes: tuple[int, ...],
+    kept: frozenset[int] | set[int],
+    found: Contraction,
 ) -> tuple[Any, tuple[int, ...]]:
     """The product of two values, summed over what is not kept; what only one of them has is summed first."""
     a, a_axes = _summed(a, a_axes, set(b_axes) | kept)

@@ -14,6 +14,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from typing import Any
 
 import jax
@@ -264,12 +265,12 @@ def names(exact: bool, asked_for: Sequence[str] = ()) -> list[str]:
 
     Args:
       exact: whether only those that keep every bit are.
-      asked_for: opt-in rules that are in force too.
+      asked_for: opt-in rules that are in force too, by name or by pattern ("discovered_*").
     """
     chosen = []
     for name in REPLACE_RULES.in_order():
         rule = REPLACE_RULES.get(name)
-        if (rule.exact or not exact) and (not rule.opt_in or name in asked_for):
+        if (rule.exact or not exact) and (not rule.opt_in or any(fnmatch(name, wanted) for wanted in asked_for)):
             chosen.append(name)
     return chosen
 
@@ -281,8 +282,10 @@ def check_names(asked_for: Sequence[str]) -> None:
       OptionError: which lists the opt-in rules.
     """
     for name in asked_for:
-        if name not in REPLACE_RULES:
-            optional = [n for n in REPLACE_RULES if REPLACE_RULES.get(n).opt_in]
+        if not any(fnmatch(known, name) for known in REPLACE_RULES):
+            optional = [n for n in REPLACE_RULES if REPLACE_RULES.get(n).opt_in and not n.startswith("discovered_")]
             near = difflib.get_close_matches(name, list(REPLACE_RULES), n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise OptionError(f"no replace rule named {name!r}{hint}; those that can be asked for: {', '.join(optional)}")
+            raise OptionError(
+                f"no replace rule named {name!r}{hint}; there can be asked for: {', '.join(optional)}, discovered_*"
+            )

@@ -40,8 +40,8 @@ def distances(x: Any, y: Any, padding: int = 0) -> tuple[Any, Any, Any]:
       padding: how many points at infinity are added to y.
 
     Returns:
-      (n, m + padding) squared distances, and the squared norms of both sides, (n,) and (m,), centred: the distance of i and j
-      is off by less than (d + 5) eps (norm_i + norm_j).
+      (n, m + padding) squared distances, and the squared norms of both sides, (n,) and (m,), centred: the distance of
+      i and j is off by less than (d + 5) eps (norm_i + norm_j).
     """
     centre = jnp.mean(y, axis=0)
     x, y = x - centre, y - centre

@@ -13,13 +13,14 @@ from __future__ import annotations
 from typing import Any
 
 from exla._compat import Literal
+from exla.ir.primitives import named
 from exla.ir.program import Program
 
 HARMLESS = frozenset({"exp", "exp2", "logistic"})
-PASSES = frozenset(
-    "neg copy broadcast_in_dim transpose reshape squeeze expand_dims slice concatenate max min clamp select_n rev "
-    "optimization_barrier dynamic_slice".split()  # noqa: SIM905
-)
+PASSES = named("""
+    neg copy broadcast_in_dim transpose reshape squeeze expand_dims slice concatenate max min clamp select_n rev
+    optimization_barrier dynamic_slice
+""")
 POWERS = frozenset({"integer_pow", "pow", "sqrt", "rsqrt", "div"})
 EXTREMES = frozenset({"reduce_max", "reduce_min"})
 MOST_STEPS = 64

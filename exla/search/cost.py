@@ -18,7 +18,6 @@ from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEW
 from exla.ir.program import Program, value_bytes
 from exla.passes.split.loop import Combine
 
-
 SHARED_CACHES = 4
 """The last-level cache, shared with others, in units of what one chunk should take of it."""
 

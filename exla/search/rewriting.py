@@ -1,7 +1,7 @@
 """Rewriting: which replacements and reorderings pay, before anything is split.
 
-Rules are applied in their order until none applies any more. Each change must pay by the model: a smaller projected peak
-without much more predicted time, or less time without a larger peak; much less time may cost some.
+Rules are applied in their order until none applies any more. Each change must pay by the model: a smaller projected
+peak without much more predicted time, or less time without a larger peak; much less time may cost some.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Match-and-replace on whole programs: what looks like a rule and is not, what shares its values, what is not finite."""
+"""Match-and-replace on whole programs: what looks like a rule and is not, what is shared, what is not finite."""
 
 import jax
 import jax.numpy as jnp
@@ -288,5 +288,10 @@ def test_replacements_alone_are_what_search_off_does():
 
 
 def test_a_replacement_is_data():
-    decision = next(d for d in enumerate_replacements(program_of(lambda v, a: jnp.diag(v) @ a, points(6)[:, 0], points(6)), names(False)))[0]
+    decision = next(
+        d
+        for d in enumerate_replacements(
+            program_of(lambda v, a: jnp.diag(v) @ a, points(6)[:, 0], points(6)), names(False)
+        )
+    )[0]
     assert from_json(to_json(decision)) == decision

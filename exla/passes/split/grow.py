@@ -9,6 +9,7 @@ idea is told in `exla.passes.split.regions`. What stops the growth is kept, for 
 from __future__ import annotations
 
 import math
+from collections import Counter, deque
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,13 +38,14 @@ class _Growing:
     size: int
     has_windows: bool = False
     instances: set[Instance] = field(default_factory=set)
+    windows: Counter[int] = field(default_factory=Counter)
     seen: set[tuple[Any, Cut, bool]] = field(default_factory=set)
     blocked: dict[Any, str] = field(default_factory=dict)
-    queue: list[tuple[Any, Cut, bool]] = field(default_factory=list)
+    queue: deque[tuple[Any, Cut, bool]] = field(default_factory=deque)
 
     def run(self) -> None:
         while self.queue:
-            var, cut, upwards = self.queue.pop(0)
+            var, cut, upwards = self.queue.popleft()
             if (var, cut, upwards) in self.seen:
                 continue
             self.seen.add((var, cut, upwards))
@@ -78,6 +80,7 @@ class _Growing:
         if instance in self.instances:
             return
         self.instances.add(instance)
+        self.windows[position] += bool(window)
         factors = factors_of(self.program, position)
         self.size = math.gcd(self.size, factors.sizes[name]) if not window else self.size
         self.has_windows = self.has_windows or any(p is not None and p.halo for p in factors.operands[name])
@@ -97,21 +100,23 @@ class _Growing:
         """Why an instance cannot compute a range wider than the chunk, or cannot reach into its operands."""
         assert name is not None
         factors = factors_of(self.program, position)
-        primitive = self.program.eqns[position].primitive.name
-        where = f"`{primitive}` at {self.program.source(position) or 'an unknown line'}"
         size = factors.sizes[name]
         if not window:
             # Windows are counted in indices of the region's factor, whose size must not shrink any more.
             if self.has_windows and size % self.size:
-                return f"{where} groups the axis in another way than the windows of the region"
+                return f"{self._where(position)} groups the axis in another way than the windows of the region"
             return None
         places = [p for p in (*factors.operands[name], *factors.results[name]) if p is not None]
         in_order = name in factors.rule.reduced or name in factors.rule.carried
         if in_order or any(p.block != 1 and not p.halo for p in places):
-            return f"{where} cannot compute a part of the axis that overlaps the next"
-        if sum(i == position for i, _, w in self.instances if w) >= MOST_WINDOWS:
-            return f"{where} is wanted on more than {MOST_WINDOWS} overlapping parts"
+            return f"{self._where(position)} cannot compute a part of the axis that overlaps the next"
+        if self.windows[position] >= MOST_WINDOWS:
+            return f"{self._where(position)} is wanted on more than {MOST_WINDOWS} overlapping parts"
         return None
+
+    def _where(self, position: int) -> str:
+        eqn = self.program.eqns[position]
+        return f"`{eqn.primitive.name}` at {self.program.source(position) or 'an unknown line'}"
 
     def _refusal(self, position: int, name: str | None, cut: Cut) -> str | None:
         axis, window = cut
@@ -120,21 +125,21 @@ class _Growing:
         if "origins" in eqn.params:
             primitive, source = eqn.params["origins"][0]
             return f"the chunk loop that computes `{primitive}` at {source or 'an unknown line'} needs it whole"
-        where = f"`{eqn.primitive.name}` at {self.program.source(position) or 'an unknown line'}"
         if factors is None:
             why = BARRIERS.find(eqn.primitive.name)
-            return f"{where} has no factor rule" + (f": {why}" if why else "")
+            return f"{self._where(position)} has no factor rule" + (f": {why}" if why else "")
         if name is None:
-            return f"{where} needs axis {axis} whole" + (f": {factors.rule.whole}" if factors.rule.whole else "")
+            why = factors.rule.whole
+            return f"{self._where(position)} needs axis {axis} whole" + (f": {why}" if why else "")
         reason = factors.why_whole(name)
         if reason is None and any(is_extended(v.aval.dtype) for v in eqn.outvars):
             reason = "its results are not numbers"
         if reason is None and self.how.exact and not keeps_order(self.program, (position, name, ())):
             reason = 'numerics="exact" keeps the order of its reductions'
         if reason is not None:
-            return f"{where} needs axis {axis} whole: {reason}"
+            return f"{self._where(position)} needs axis {axis} whole: {reason}"
         if not window and math.gcd(self.size, factors.sizes[name]) < 2:
-            return f"{where} groups the axis in a way that leaves nothing to cut"
+            return f"{self._where(position)} groups the axis in a way that leaves nothing to cut"
         return None
 
 

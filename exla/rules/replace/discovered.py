@@ -5,7 +5,9 @@ products in another order, is what the reorder pass finds by itself, with the si
 one that programs hardly hold; and a pattern of more than three equations costs time in every compilation and adds
 little.
 
-A rule with an exponential is used only where it is asked for by name: e^a e^b can overflow where e^(a + b) does not.
+All are used only where they are asked for, by name or as "discovered_*": equal over the integers is not equal in
+floating point. (a + c) b is small where a is near -c, and a b + c b is then the difference of two large numbers; e^a e^b
+can overflow where e^(a + b) does not.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def _rule(row: Mapping[str, Any]) -> ReplaceRule:
         arguments={name: " ".join(axes) for name, axes in zip(NAMES, before.inputs, strict=False)},
         patterns=(pattern,),
         replacement=as_function(after),
-        opt_in=any(equation.op in ("exp", "log") for equation in before.equations),
+        reassociates=True,
+        opt_in=True,
         examples=(Example(fn=pattern, arguments=tuple(" ".join(str(sizes[a]) for a in x) for x in before.inputs)),),
     )
 

@@ -154,7 +154,7 @@ OUTER: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., 
 
 for _name, (_outer, _replacement, _user) in OUTER.items():
     for _suffix, _finish in (("", _identity), ("_root", jnp.sqrt)):
-        _example, _lookalike = _pairs(lambda d, user=_user, finish=_finish: user(finish(d)))  # type: ignore[misc]
+        _example, _lookalike = _pairs(lambda d, user=_user, finish=_finish: user(finish(d)))
         REPLACE_RULES.register(f"nearest_{_name}{_suffix}")(
             ReplaceRule(
                 rewrite=f"{_name} of distances -> candidates by a matrix product, chosen by the exact distance",

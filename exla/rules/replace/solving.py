@@ -1,4 +1,4 @@
-"""Better-conditioned spellings, which change values by more than the order of sums: used only where asked for by name."""
+"""Better-conditioned spellings, which change values by more than the order of sums: used only where asked for."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def _scaled(x: Any, y: Any, scale: Any, extras: Extras) -> tuple[Any, Any]:
 
 
 def weighted(x: Any, y: Any, w: Any, extras: Extras = ()) -> tuple[Any, Any]:
-    """rewrite: sum(w (x_i - y_j)^2) -> distances of sqrt(w) x and sqrt(w) y; a negative weight makes NaN, and is not safe."""
+    """rewrite: sum(w (x_i - y_j)^2) -> distances of sqrt(w) x and sqrt(w) y; a negative weight is not safe."""
     return _scaled(x, y, jnp.sqrt(w), extras)
 
 
