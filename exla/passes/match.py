@@ -304,9 +304,9 @@ class Matcher:
         ]
         mine = [[i for i in ours.indices if i is not None] for n, ours, _ in seen.leaves if n == argument]
         for other, axes in zip(read[1:], mine[1:], strict=True):
-            renamed: dict[int | None, int] = dict(zip(mine[0], axes, strict=True))
+            renamed: dict[Any, Any] = dict(zip(mine[0], axes, strict=True))
             for (a, is_batch), (b, other_batch) in zip(read[0], other, strict=True):
-                if is_batch != other_batch or (a != b if is_batch else (renamed[a] if a in renamed else a) != b):
+                if is_batch != other_batch or (a != b if is_batch else renamed.get(a, a) != b):
                     return False
         return True
 

@@ -6,8 +6,8 @@ one that programs hardly hold; and a pattern of more than three equations costs 
 little.
 
 All are used only where they are asked for, by name or as "discovered_*": equal over the integers is not equal in
-floating point. (a + c) b is small where a is near -c, and a b + c b is then the difference of two large numbers; e^a e^b
-can overflow where e^(a + b) does not.
+floating point. (a + c) b is small where a is near -c, and a b + c b is then the difference of two large numbers;
+e^a e^b can overflow where e^(a + b) does not.
 """
 
 from __future__ import annotations
