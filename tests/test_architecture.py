@@ -38,7 +38,7 @@ ALLOWED = {
         "exla.search",
         "exla.targets",
     },
-    "exla.commands": {"exla.errors", "exla.rules"},
+    "exla.commands": {"exla.errors", "exla.ir", "exla.rules", "exla.passes"},
     "exla.cli": {"exla.commands"},
 }
 """Package -> what it may import besides itself; one way only. `exla.api` and `exla` may import everything."""

@@ -17,11 +17,11 @@ from exla.ir.primitives import ELEMENTWISE
 from exla.ir.program import canonical
 from exla.passes.split.apply import split_program
 from exla.passes.split.decide import enumerate_splits, growths
-from exla.passes.split.loop import run
+from exla.passes.unless import EXPANSIONS, unless_p
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
-EXPAND = {"exla_split": lambda eqn, operands, evaluate: run(eqn.params["loop"], operands, evaluate)}
+EXPAND = EXPANSIONS
 SIZES = {"n": 6, "p": 7, "u": 1}
 
 
@@ -98,9 +98,26 @@ def pooled_pairs(x, y):
     return lax.reduce_window((x, y), (0.0, 1.0), add, (1, 2, 1), (1, 2, 1), "VALID")
 
 
+def doubled_unless(mask_of):
+    """Twice the operand, computed as a sum where a mask does not hold."""
+
+    def doubled(x):
+        if not isinstance(x, jax.core.Tracer):
+            return 2 * x  # the equation exists in programs only
+        mask = mask_of(x)
+        body = jax.make_jaxpr(lambda m, cheap, x: [jnp.where(m, cheap, x + x)])(mask, x, x)
+        return unless_p.bind(mask, 2 * x, x, otherwise=body)[0]
+
+    return doubled
+
+
 index = np.array([2, 0, 1, 1, 5, 3, 9])
 
 EXAMPLES = {
+    "exla_unless": [
+        (doubled_unless(lambda x: x[:, :1] > 0.5), (array(6, 7),)),
+        (doubled_unless(lambda x: jnp.sum(x) > 0), (array(6, 7),)),
+    ],
     "broadcast_in_dim": [
         (lambda x: jnp.broadcast_to(x[:, None], (6, 7)), (array(6),)),
         (lambda x: lax.broadcast_in_dim(x, (6, 1, 7), (0, 2)), (array(6, 7),)),
