@@ -1,11 +1,14 @@
 """Every replace rule keeps its obligations: found in its examples, right on them, and in none of its lookalikes."""
 
+from pathlib import Path
+
 import jax.numpy as jnp
 import pytest
 
 from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
 from exla.passes import replace
 from exla.passes.obligations import verify
+from exla.report.rules import page
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -21,6 +24,11 @@ def test_a_rule_says_where_it_is_from_and_has_lookalikes(name):
     assert "->" in rule.rewrite and rule.source
     assert rule.examples
     assert rule.counterexamples or name.startswith("discovered_")
+
+
+def test_the_page_is_made_from_the_registry():
+    written = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
+    assert written.read_text() == page(), "python -m exla.report.rules > docs/rules.md"
 
 
 def broken(**changes):
