@@ -32,7 +32,8 @@ def page() -> str:
             continue
         when = "opt-in" if rule.opt_in else "checked" if rule.checked else "always right"
         exact = ", keeps every bit" if rule.exact else ""
-        rows.append(f"| `{name}` | `{rule.rewrite}` | {when}{exact} | {rule.source} |")
+        rewrite = rule.rewrite.replace("|", "\\|")
+        rows.append(f"| `{name}` | `{rewrite}` | {when}{exact} | {rule.source} |")
     intro = "By `exla rules discover`; opt-in, by name or as `discovered_*`."
     return HEADER + "\n".join([*rows, "", "## Discovered", "", intro, "", *discovered, ""])
 

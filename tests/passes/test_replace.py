@@ -276,6 +276,13 @@ def test_an_unknown_rule_is_an_error_that_lists_them():
         exla.jit(squared, rules=["softmax"])
 
 
+@pytest.mark.parametrize("fn", [lambda a, v: a + jnp.diag(v), lambda a, v: a + v[0] * jnp.eye(len(v), dtype=a.dtype)])
+def test_an_added_diagonal_needs_no_rule(fn):
+    a, v = points(700, 700), points(700, 1)[:, 0]
+    fixed = 2 * a.nbytes + v.nbytes
+    assert exla.jit(fn, memory_limit="16MiB").plan(a, v).compiled_bytes < fixed + 4096
+
+
 def test_replacements_alone_are_what_search_off_does():
     def scaled(v, a):
         return jnp.diag(v) @ a
