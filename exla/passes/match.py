@@ -13,25 +13,22 @@ What it does not do: look through reshapes that split or join axes, or through c
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.indexed import RENAMING, Indexed, Term
 from exla.ir.primitives import ELEMENTWISE, REDUCERS, named
-from exla.ir.program import Program, canonical
-from exla.ir.rewrites import Match, ReplaceRule
+from exla.ir.program import Program
+from exla.ir.rewrites import Match
+from exla.passes.patterns import BATCH, Pattern
 
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne", "add_any"})
-PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
-"""Sizes of pattern axes: an integer in the pattern that is one of them stands for the size of that axis."""
 BY_AXIS = named("""
     dimension_numbers axes dimension axis dimensions sharding out_sharding shape start_indices limit_indices strides
     weak_type new_sizes
@@ -39,65 +36,7 @@ BY_AXIS = named("""
 """Parameters that name axes or sizes which the factor rule has followed already, or that do not matter."""
 UNORDERED = REDUCERS | {"dot_general"}
 """Primitives to which it is all the same which of the axes that they end is which."""
-BATCH = "batch"
-"""The axis of a vmapped spelling that its arguments have in common."""
 MOST_STEPS = 4000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pattern:
-    """One spelling of a rule's pattern, traced.
-
-    Attributes:
-      program: the traced pattern; its inputs are the rule's arguments.
-      axes: argument name -> names of its axes.
-      sizes: axis name -> the size it is traced at.
-    """
-
-    program: Program
-    axes: Mapping[str, tuple[str, ...]]
-    sizes: Mapping[str, int]
-
-    @property
-    def root(self) -> int:
-        """The equation that makes the pattern's results."""
-        return self.program.producers[self.program.outvars[0]]
-
-
-def argument_axes(text: str) -> tuple[tuple[str, ...], Any]:
-    """The axes and dtype of "n d" or "n d:int32"; float32 where none is named. "j*l" is two axes made one."""
-    axes, _, dtype = text.partition(":")
-    return tuple(axes.split()), np.dtype(dtype or "float32")
-
-
-def patterns_of(rule: ReplaceRule) -> list[Pattern]:
-    """Every spelling of a rule, traced: each pattern alone and vmapped."""
-    found = []
-    every = {n: argument_axes(text) for n, text in rule.arguments.items()}
-    names = sorted({a for axes, _ in every.values() for joint in axes for a in joint.split("*")} | set(rule.sizes))
-    sizes = dict(zip([BATCH, *names], PRIMES, strict=False))
-    extra = {"sizes": {n: sizes[n] for n in names}} if rule.sizes else {}
-    for fn, batch in itertools.product(rule.patterns, ((), (BATCH,))):
-        known = {n: (*batch, *axes) for n, (axes, _) in every.items()}
-        structs = [
-            jax.ShapeDtypeStruct([math.prod(sizes[a] for a in joint.split("*")) for joint in axes], every[n][1])
-            for n, axes in known.items()
-        ]
-
-        def call(*arguments: Any, fn: Any = fn) -> Any:
-            return fn(*arguments, **extra)
-
-        traced = canonical(jax.make_jaxpr(jax.vmap(call) if batch else call)(*structs))
-        if not traced.consts and _makes_all(traced):
-            found.append(Pattern(program=traced, axes=known, sizes=sizes))
-    return found
-
-
-def _makes_all(program: Program) -> bool:
-    """Whether one equation makes every result, in order."""
-    outs = list(program.outvars)
-    made = [] if any(isinstance(v, Literal) for v in outs) else [program.producers.get(v) for v in outs]
-    return bool(made) and made[0] is not None and len(set(made)) == 1
 
 
 Place = tuple[tuple[int | None, ...], tuple[int | None, ...]]

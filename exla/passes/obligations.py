@@ -25,7 +25,7 @@ import numpy as np
 from exla.ir.emit import emit
 from exla.ir.program import Program, canonical
 from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
-from exla.passes.match import argument_axes
+from exla.passes.patterns import argument_axes
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements
 from exla.passes.unless import EXPANSIONS
 

@@ -30,8 +30,9 @@ from exla.ir.memory import Path
 from exla.ir.program import Program, as_struct, body_program, canonical, evaluate
 from exla.ir.rewrites import REPLACE_RULES, Admitted, ReplaceRule
 from exla.passes.decisions import Replace
-from exla.passes.match import Found, Pattern, find, patterns_of
+from exla.passes.match import Found, find
 from exla.passes.paths import at_path
+from exla.passes.patterns import Pattern, patterns_of
 from exla.passes.unless import unless_p
 
 
