@@ -75,7 +75,11 @@ class Indexed:
         eqn = self.program.eqns[position]
         if eqn.primitive.name in ELEMENTWISE:
             same = next(t.indices for t in results if t is not None)
-            return [Term(v, same if v.aval.shape else ()) for v in eqn.invars]
+            read: list[Term] = []
+            for v in eqn.invars:  # a scalar, or as long as the result along each axis but for those of size 1
+                axes = zip(v.aval.shape, same, strict=True) if v.aval.shape else ()
+                read.append(Term(v, tuple(None if n == 1 else index for n, index in axes)))
+            return read
         factors = self.program.factors(position)
         if factors is None:
             return None

@@ -53,7 +53,7 @@ def nested(x, y):
     return lax.fori_loop(0, 3, outer, jnp.zeros(x.shape[0], x.dtype))
 
 
-CUT_FROM_OUTSIDE = [mean_shift, nested]
+CUT_FROM_OUTSIDE = [mean_shift, nested, branched]
 """Those whose loops treat the rows of `x` independently of each other."""
 
 PROGRAMS = [scanned, mean_shift, branched, switched, mapped, nested]

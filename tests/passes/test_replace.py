@@ -136,6 +136,21 @@ def test_neighbours_are_those_of_the_naive_program(case):
     np.testing.assert_allclose(distances, plain, rtol=1e-6)
 
 
+def test_operands_of_size_one_are_broadcast_without_an_equation():
+    """`lax` takes axes of size 1 as they are, and a captured NumPy array may have some already."""
+    y = points(40, seed=1)[None]
+    x, v = points(30), points(40, 1, seed=2)[:, 0]
+
+    def captured(x, v):
+        return jnp.exp(-jnp.sum((x[:, None, :] - y) ** 2, axis=-1)) @ v
+
+    program = program_of(captured, x, v)
+    decision = next(d for d in enumerate_replacements(program, names(False)) if not isinstance(d, Declined))[0]
+    changed = apply_replace(program, decision)
+    (got,) = jax.jit(emit(changed, EXPANSIONS))(*changed.consts, x, v)
+    np.testing.assert_allclose(got, captured(x, v), rtol=1e-5)
+
+
 @pytest.mark.parametrize("count", [2, 7, 39, 40])
 def test_as_many_neighbours_as_there_are_points(count):
     def some(x, y):
