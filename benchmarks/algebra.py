@@ -157,7 +157,7 @@ def measure_contraction(name: str) -> dict[str, Any]:
     import exla
 
     fn, shapes = CONTRACTIONS[name]
-    arguments = [jnp.asarray(normal(*shape, seed=k)) for k, shape in enumerate(shapes)]
+    arguments = jax.block_until_ready([jax.random.normal(jax.random.key(k), shape) for k, shape in enumerate(shapes)])
     results = jax.eval_shape(fn, *arguments)
     fixed = sum(a.nbytes for a in arguments) + results.size * results.dtype.itemsize
     f = exla.jit(fn, memory_limit=2 * fixed)
