@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +57,15 @@ def at_path(program: Program, path: Path, change: Callable[[Program, bool], Prog
     eqns = list(program.eqns)
     eqns[position] = eqn.replace(params=params)
     return Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts)
+
+
+def bodies_to_rewrite(program: Program, path: Path) -> Iterator[tuple[Program, Path]]:
+    """The bodies of a program's control flow with their paths; what an `exla_unless` falls back on stays as it is."""
+    for position, eqn in enumerate(program.eqns):
+        for k, closed in enumerate(() if eqn.primitive.name == "exla_unless" else _compat.bodies(eqn)):
+            body = body_program(closed)
+            if body is not None:
+                yield body, (*path, (position, k))
 
 
 def _closed(program: Program) -> Any:

@@ -21,14 +21,13 @@ from typing import Any
 import jax.numpy as jnp
 import opt_einsum
 
-from exla import _compat
 from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.indexed import RENAMING, Indexed, Term
 from exla.ir.memory import Path
-from exla.ir.program import Program, body_program
+from exla.ir.program import Program
 from exla.passes.decisions import Order, Reorder
-from exla.passes.paths import at_path
+from exla.passes.paths import at_path, bodies_to_rewrite
 from exla.passes.replace import rewritten
 
 OPTIMIZERS: dict[str, Any] = {
@@ -204,13 +203,8 @@ def enumerate_reorders(
             continue
         covered |= found.inside
         yield Reorder(path=path, site=program.site(position), order=orders(found, seconds, room_bytes)[0]), found
-    for position, eqn in enumerate(program.eqns):
-        if eqn.primitive.name == "exla_unless":
-            continue
-        for k, closed in enumerate(_compat.bodies(eqn)):
-            body = body_program(closed)
-            if body is not None:
-                yield from enumerate_reorders(body, seconds, room_bytes, (*path, (position, k)))
+    for body, inner in bodies_to_rewrite(program, path):
+        yield from enumerate_reorders(body, seconds, room_bytes, inner)
 
 
 def apply_reorder(program: Program, decision: Reorder) -> Program:

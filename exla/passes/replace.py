@@ -27,11 +27,11 @@ from exla.errors import OptionError, ReplayMiss
 from exla.ir.check import check
 from exla.ir.indexed import Term
 from exla.ir.memory import Path
-from exla.ir.program import Program, as_struct, body_program, canonical, evaluate
+from exla.ir.program import Program, as_struct, canonical, evaluate
 from exla.ir.rewrites import REPLACE_RULES, Admitted, ReplaceRule
 from exla.passes.decisions import Replace
 from exla.passes.match import Found, find
-from exla.passes.paths import at_path
+from exla.passes.paths import at_path, bodies_to_rewrite
 from exla.passes.patterns import Pattern, patterns_of
 from exla.passes.unless import unless_p
 
@@ -85,13 +85,8 @@ def enumerate_replacements(
                 yield Declined(rule=name, source=program.source(position), reason=admitted)
             else:
                 yield Replace(path=path, site=program.site(position), rule=name), found, admitted
-    for position, eqn in enumerate(program.eqns):
-        if eqn.primitive.name == "exla_unless":
-            continue
-        for k, closed in enumerate(_compat.bodies(eqn)):
-            body = body_program(closed)
-            if body is not None:
-                yield from enumerate_replacements(body, rules, (*path, (position, k)))
+    for body, inner in bodies_to_rewrite(program, path):
+        yield from enumerate_replacements(body, rules, inner)
 
 
 def _find(name: str, program: Program, position: int) -> Found | None:
