@@ -71,7 +71,10 @@ class MemoryLimitError(ExlaError, MemoryError):
             where = f" at {holder.source}" if holder.source else ""
             lines.append(f"  {_size(holder.bytes)}: {holder.name}{where}")
             lines.append(f"    not split further: {holder.blocked}")
-        lines.append(f"Raise memory_limit (above {smallest_peak_bytes} bytes), or make these values smaller.")
+        lines.append(
+            f"Raise memory_limit (above {smallest_peak_bytes} bytes, and some room: what is found depends on it) "
+            "or make these values smaller."
+        )
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple:

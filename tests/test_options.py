@@ -98,7 +98,7 @@ def test_an_unknown_option_name_gets_a_suggestion():
 def test_the_refusal_has_the_numbers_the_lines_and_the_next_step():
     holder = Holder(name="f32[9] from `exp`", bytes=36, source="a.py:3 (f)", blocked="`svd` has no factor rule")
     error = MemoryLimitError(limit_bytes=1000, smallest_peak_bytes=2000, holders=(holder,))
-    for part in ("1000", "2000", "a.py:3", "svd", "exp", "Raise memory_limit (above 2000 bytes)"):
+    for part in ("1000", "2000", "a.py:3", "svd", "exp", "Raise memory_limit (above 2000 bytes"):
         assert part in str(error)
     assert isinstance(error, MemoryError)
 

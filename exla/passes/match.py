@@ -209,7 +209,7 @@ class Matcher:
             if terms.setdefault(argument, term) is not term and not self._same_axes(seen, argument, groups, batch):
                 return None
         program = self.right.program
-        cone = _cone(program, position, {t.atom for t in terms.values()})
+        cone = _cone(program, position, {t.atom for t in terms.values() if not isinstance(t.atom, Literal)})
         if not all(_is_view(program, i) for i in cone - seen.inside):
             return None
         read = (v for i in sorted(cone) for v in program.eqns[i].invars if not isinstance(v, Literal))

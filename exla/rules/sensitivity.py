@@ -23,6 +23,7 @@ PASSES = named("""
 """)
 POWERS = frozenset({"integer_pow", "pow", "sqrt", "rsqrt", "div"})
 EXTREMES = frozenset({"reduce_max", "reduce_min"})
+LEAST_SHIFT = 1e-3
 MOST_STEPS = 64
 
 Factor = tuple[str, Any]
@@ -61,7 +62,7 @@ def damping(program: Program, position: int) -> list[list[Factor]] | str:
                     return "something is divided by it"
                 factors, after = (*factors, (name, others[0])), None
             elif name in ("add", "sub") and not any(_depends(program, v, position) for v in others):
-                after = others[0] if name == "add" and _is_positive(others[0]) else None
+                after = others[0] if name == "add" and _is_shift(others[0]) else None
             elif name in EXTREMES and _is_subtracted(program, var, eqn.outvars[0]):
                 continue  # a log-sum-exp subtracts its maximum and adds it again
             elif name == "convert_element_type" and eqn.outvars[0].aval.dtype.kind != "f":
@@ -76,8 +77,9 @@ def damping(program: Program, position: int) -> list[list[Factor]] | str:
     return "too much reads it"
 
 
-def _is_positive(atom: Any) -> bool:
-    return isinstance(atom, Literal) and float(atom.val) > 0
+def _is_shift(atom: Any) -> bool:
+    """Whether adding a value keeps a sum away from zero."""
+    return isinstance(atom, Literal) and float(atom.val) >= LEAST_SHIFT
 
 
 def _depends(program: Program, atom: Any, position: int) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from exla._compat import Literal
 from exla.errors import Holder, MemoryLimitError
-from exla.ir.memory import Peak
-from exla.ir.program import Program
+from exla.ir.memory import Held, Peak
+from exla.ir.program import Program, value_bytes
 from exla.options import Options
 from exla.passes.decisions import Growth
 from exla.passes.split.grow import grow
@@ -35,6 +37,10 @@ def refusal(
     """
     by_peak = sorted(proposals, key=lambda p: p.peak.bytes)
     peak = by_peak[0].peak if by_peak else peak
+    if peak.arguments_bytes + peak.outputs_bytes > limit_bytes:
+        fixed = dict.fromkeys(v for v in (*program.invars, *program.outvars) if not isinstance(v, Literal))
+        held = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in fixed]
+        peak = replace(peak, held=tuple(sorted(held, key=lambda h: -h.bytes)))
     blocked = {v: why for p in by_peak[:1] for s in p.seeds for v, why in s.region.blocked.items()}
     reasons = _blocked_by_name(program, blocked)
     holders = []

@@ -9,7 +9,7 @@ import exla
 from exla import _compat
 from exla.ir.emit import emit
 from exla.ir.program import Program, canonical
-from exla.passes.decisions import CompileOption, Replace, from_json, to_json
+from exla.passes.decisions import CompileOption, Replace, Split, from_json, to_json
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.passes.unless import EXPANSIONS
 from exla.search.cost import Rates
@@ -136,6 +136,20 @@ def test_neighbours_are_those_of_the_naive_program(case):
     np.testing.assert_allclose(distances, plain, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("select", "rule"),
+    [
+        (lambda d: jnp.argsort(d, axis=1)[:, :7], "nearest_argsorted"),
+        (lambda d: jnp.sort(jnp.sqrt(d), axis=1)[:, :7], "nearest_sorted_root"),
+    ],
+)
+def test_selections_of_neighbours_are_rewritten_and_split(select, rule):
+    x, y = points(N), points(M, seed=1)
+    (got,), plan = obeying(lambda x, y: select(squared(x, y)), x, y)
+    assert rules_used(plan) == [rule] and any(isinstance(d, Split) for d in plan.decisions)
+    np.testing.assert_allclose(got, jax.jit(lambda x, y: select(squared(x, y)))(x, y), rtol=1e-6)
+
+
 def test_operands_of_size_one_are_broadcast_without_an_equation():
     """`lax` takes axes of size 1 as they are, and a captured NumPy array may have some already."""
     y = points(40, seed=1)[None]
@@ -179,6 +193,8 @@ LOOKALIKES = {
     "an inverse": lambda x, y: 1 / squared(x, y),
     "a power below one": lambda x, y: squared(x, y) ** 0.25,
     "a comparison": lambda x, y: squared(x, y) < 1,
+    "a length scale that is a number": lambda x, y: jnp.sqrt(jnp.sum(((x[:, None] - y[None]) / 0.5) ** 2, -1)),
+    "a shift that is next to nothing": lambda x, y: jnp.sqrt(squared(x, y) + 1e-12),
     "a shift that cancels": lambda x, y: jnp.sqrt(squared(x, y) + 1 - 1),
     "returned": squared,
     "half of it": lambda x, y: jnp.exp(-jnp.sum((x[:, None] - y[None])[..., :2] ** 2, -1)) * jnp.sqrt(squared(x, y)),

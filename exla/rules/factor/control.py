@@ -25,8 +25,8 @@ from exla.ir.program import Program, as_struct, body_program, evaluate
 Node = tuple[Any, int]
 """A variable of a body and one of its axes."""
 
-COUNTS_FROM_ITS_OFFSET = frozenset({"iota", "random_bits"})
-"""Primitives whose values on a chunk depend on where it begins, which a body does not know."""
+COUNTS_FROM_ITS_OFFSET = frozenset({"random_bits"})
+"""Primitives whose values on a chunk depend on where it begins, which a body does not know; an iota along its axis."""
 
 
 class _Axes:
@@ -97,6 +97,8 @@ def independent(eqn: Any, factors: Factors, name: str) -> list[tuple[int, int]]:
     values = zip((*eqn.invars, *eqn.outvars), (*factors.operands[name], *factors.results[name]), strict=True)
     placed = [(n, p) for n, (v, p) in enumerate(values) if p is not None and not isinstance(v, Literal)]
     if any(p.block != 1 or p.halo is not None for _, p in placed):
+        return []
+    if eqn.primitive.name == "iota" and any(p.axis == eqn.params["dimension"] for _, p in placed):
         return []
     return [(n, p.axis) for n, p in placed]
 
