@@ -37,7 +37,8 @@ class Results:
     def append(self, **fields: Any) -> None:
         self.path.parent.mkdir(exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**self.environment, **fields}) + "\n")
+            line = json.dumps({**self.environment, **fields})
+            file.write(line.replace(f"{RESULTS.parent.parent}{os.sep}", "") + "\n")  # source lines, wherever this is
 
 
 def open_results(suite: str) -> Results:
