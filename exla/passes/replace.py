@@ -78,7 +78,7 @@ def enumerate_replacements(
         rule = REPLACE_RULES.get(name)
         for position in reversed(range(len(program.eqns))):
             found = _find(name, program, position)
-            if found is None:
+            if found is None or 0 in found.match.sizes.values():
                 continue
             admitted = rule.guard(found.match)
             if isinstance(admitted, str):

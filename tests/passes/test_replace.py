@@ -150,6 +150,12 @@ def test_selections_of_neighbours_are_rewritten_and_split(select, rule):
     np.testing.assert_allclose(got, jax.jit(lambda x, y: select(squared(x, y)))(x, y), rtol=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [(0, 30), (30, 0)])
+def test_no_points_at_all_are_left_alone(sizes):
+    x, y = points(sizes[0]), points(sizes[1], seed=1)
+    assert not matches(lambda x, y: jnp.exp(-squared(x, y)).sum(), x, y)
+
+
 def test_operands_of_size_one_are_broadcast_without_an_equation():
     """`lax` takes axes of size 1 as they are, and a captured NumPy array may have some already."""
     y = points(40, seed=1)[None]
