@@ -13,6 +13,7 @@ def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
         "TARGET",
         "NUMERICS",
         "RECORDS",
+        "RULES",
         "TENSOR_SIZE_THRESHOLD",
         "TENSOR_SPLIT_SIZE",
     ):

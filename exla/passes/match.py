@@ -3,10 +3,10 @@
 Both are walked from a result towards the inputs, as `exla.ir.indexed` describes: equation by equation they must be the
 same, whatever order the axes have and whichever operand of a sum or product comes first.
 
-An axis of the pattern is known by where it appears: `k` above is summed, and is in both arguments. Each index of the
-program is compared with that. Several with the appearance of one pattern axis are taken together (points that lie on a
-grid are still points), one that no pattern axis is like is a batch axis if it reaches the result (the pattern is
-vmapped), and anything else is no match.
+An axis of the pattern is known by where it appears: the `k` of `sum_k (x[i, k] - y[j, k])^2` is summed, and is in both
+arguments. Each index of the program is compared with that. Several with the appearance of one pattern axis are taken
+together (points that lie on a grid are still points), one that no pattern axis is like is a batch axis if it reaches
+the result (the pattern is vmapped), and anything else is no match.
 
 What it does not do: look through reshapes that split or join axes, or through control flow.
 """
@@ -66,7 +66,7 @@ class Found:
       arguments: argument name -> the pattern's indices along its axes.
       batch: further indices of the result.
       sizes: index -> how many.
-      results: terms of the results, None for one that is not used.
+      results: terms of the results.
       axes: for each result of the pattern, the pattern's indices along its axes.
       leaves: the program's variables that the pattern's equations read.
     """
@@ -87,7 +87,7 @@ class Matcher:
 
     def __init__(self, pattern: Pattern, program: Program) -> None:
         self.pattern = pattern
-        self.names = {v: n for v, n in zip(pattern.program.invars, pattern.axes, strict=True)}
+        self.names = dict(zip(pattern.program.invars, pattern.axes, strict=True))
         self.left, self.right = Indexed(pattern.program), Indexed(program)
         self.steps = 0
 
@@ -278,15 +278,13 @@ def _places(
     for operands, results in (ours, theirs):
         below = [i for t in operands for i in t.indices if i is not None]
         above = [i for t in results if t is not None for i in t.indices if i is not None]
-        sides.append((list(dict.fromkeys(i for i in below if i not in above)), [i for i in above if i not in below]))
+        ends, begins = (i for i in below if i not in above), (i for i in above if i not in below)
+        sides.append((list(dict.fromkeys(ends)), list(dict.fromkeys(begins))))
     if first.primitive.name in UNORDERED:
         return [(tuple(sides[0][0]), tuple(sides[1][0]))]
-    (ends, begins), (other_ends, other_begins) = sides
-    begins, other_begins = list(dict.fromkeys(begins)), list(dict.fromkeys(other_begins))
-    if len(ends) != len(other_ends) or len(begins) != len(other_begins):
+    if any(len(mine) != len(other) for mine, other in zip(*sides, strict=True)):
         return None
-    pairs = [*zip(ends, other_ends, strict=True), *zip(begins, other_begins, strict=True)]
-    return [((i,), (k,)) for i, k in pairs]
+    return [((i,), (k,)) for mine, other in zip(*sides, strict=True) for i, k in zip(mine, other, strict=True)]
 
 
 def _ranges(eqn: Any) -> list[tuple[int, int]]:

@@ -70,7 +70,8 @@ class Contraction:
 def contraction(program: Program, position: int) -> Contraction | None:
     """The contraction whose result an equation makes; None where there is none worth looking at."""
     eqn = program.eqns[position]
-    if eqn.primitive.name not in ("dot_general", "reduce_sum") or str(eqn.outvars[0].aval.dtype) not in TYPES:
+    dtype = eqn.outvars[0].aval.dtype
+    if eqn.primitive.name not in ("dot_general", "reduce_sum") or str(dtype) not in TYPES:
         return None
     walk = Indexed(program)
     result = walk.whole(eqn.outvars[0])
@@ -90,7 +91,6 @@ def contraction(program: Program, position: int) -> Contraction | None:
         inner = program.eqns[i]
         name = inner.primitive.name
         precision = inner.params.get("precision")
-        dtype = eqn.outvars[0].aval.dtype
         joined = name in ("dot_general", "reduce_sum", "mul") and inner.outvars[0].aval.dtype == dtype
         if name == "dot_general":
             joined = joined and all(v.aval.dtype == dtype for v in inner.invars)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from exla.ir.rewrites import Admitted, Match
+from exla.rules.guards import floating
 from exla.rules.sensitivity import damping
 
 MOST_ERROR = {4: 3e-5, 8: 1e-11}
@@ -23,8 +24,9 @@ MOST_ERROR = {4: 3e-5, 8: 1e-11}
 
 def guard(match: Match) -> str | Admitted:
     """Decline types that lose too much, and readers that magnify a small absolute error."""
-    if any(str(d) not in ("float32", "float64") for d in match.dtypes.values()):
-        return f"its types are {sorted({str(d) for d in match.dtypes.values()})}, not float32 or float64"
+    declined = floating(match)
+    if isinstance(declined, str):
+        return declined
     paths = damping(match.program, match.position)
     if isinstance(paths, str):
         return paths

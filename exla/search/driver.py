@@ -323,20 +323,19 @@ def search(call: Call, target: Target, options: Options) -> Choice:
             return choice
     best: Sequence[Proposal] = ()
     if not unsplit_hopeless:
-        choice, best = _split(attempt, limit)
+        choice, best = _split(attempt, limit, floor)
         if choice is not None:
             return choice
     raise _refusal(attempt, best, floor)
 
 
-def _split(search: _Search, limit: int) -> tuple[Choice | None, Sequence[Proposal]]:
+def _split(search: _Search, limit: int, floor: Peak) -> tuple[Choice | None, Sequence[Proposal]]:
     """Rewrite, then propose and compile until something obeys; without the rewrites where nothing obeys with them."""
     rates = Rates(cache_bytes=search.target.cache_bytes())
     program = search.call.program
     plain = search.candidate(program, (), ())
     if plain is not None and not _wants_smaller(search.options, program):
         return plain, ()
-    floor = project(program)
     room = max(limit - floor.arguments_bytes - floor.outputs_bytes, 0)
     made = rewrite(program, rates, search.options.numerics == "exact", room, search.options.rules)
     search.declined, search.sources = made.declined, dict(zip(made.decisions, made.sources, strict=True))

@@ -59,18 +59,16 @@ def rewrite(
     sources: list[str] = []
     declined: dict[str, Declined] = {}
     while len(decisions) < MOST_CHANGES:
+        found: tuple[Replace | Reorder, Program] | None = None
         with tolerate("rewriting"):
-            found: tuple[Replace | Reorder, Program] | None = _next(program, rules, rates, declined, not decisions)
+            found = _next(program, rules, rates, declined, not decisions)
             if found is None and not exact:
                 found = _next_order(program, rates, room_bytes)
-            if found is None:
-                break
-            decision, changed = found
-            decisions.append(decision)
-            sources.append(_source(program, decision))
-            program = changed
-            continue
-        break
+        if found is None:
+            break
+        decisions.append(found[0])
+        sources.append(_source(program, found[0]))
+        program = found[1]
     return Rewriting(
         program=program, decisions=tuple(decisions), sources=tuple(sources), declined=tuple(declined.values())
     )
@@ -93,8 +91,7 @@ def _next(
             if reports:
                 declined[str(found)] = found
             continue
-        decision, where, _ = found
-        source = where.match.program.source(where.match.position)
+        decision = found[0]
         try:
             changed = apply_replace(program, decision)
         except ReplayMiss as miss:
@@ -105,8 +102,8 @@ def _next(
             if _pays(before, after):
                 return decision, changed
             reason = f"it would not pay: {after[0]} bytes for {before[0]}, {after[1]:.2g} s for {before[1]:.2g} s"
-        missed = Declined(rule=decision.rule, source=source, reason=reason)
         if reports:
+            missed = Declined(rule=decision.rule, source=_source(program, decision), reason=reason)
             declined[str(missed)] = missed
     return None
 

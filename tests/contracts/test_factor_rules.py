@@ -21,7 +21,6 @@ from exla.passes.unless import EXPANSIONS, unless_p
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
-EXPAND = EXPANSIONS
 SIZES = {"n": 6, "p": 7, "u": 1}
 
 
@@ -394,7 +393,7 @@ def test_any_factor_in_any_chunks_gives_the_unsplit_values(x64, primitive, fn, a
         # One index, a divisor of the sixes but not of the sevens, and a remainder of one.
         chunks = {region.least_chunk, 3, region.size - 1} if len(seeds) <= 12 else {region.least_chunk, 3}
         for chunk in sorted(c for c in chunks if region.least_chunk <= c < region.size):
-            results = emit(split_program(region, chunk), EXPAND)(*program.consts, *args)
+            results = emit(split_program(region, chunk), EXPANSIONS)(*program.consts, *args)
             for a, b in zip(results, expected, strict=True):
                 assert a.dtype == b.dtype
                 if primitive in TOLERANCE:

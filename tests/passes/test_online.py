@@ -11,11 +11,10 @@ from exla.ir.memory import Held
 from exla.ir.program import canonical
 from exla.passes.split.apply import split_program
 from exla.passes.split.decide import enumerate_splits, growths
-from exla.passes.split.loop import run
+from exla.passes.unless import EXPANSIONS
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
-EXPAND = {"exla_split": lambda eqn, operands, evaluate: run(eqn.params["loop"], operands, evaluate)}
 GROWTHS = [g for g in growths((1,)) if not g.again]
 SCORES = 3 * np.random.default_rng(0).normal(size=(5, 7))
 VALUES = np.random.default_rng(1).normal(size=(7, 3))
@@ -95,7 +94,7 @@ def test_any_chunks_give_the_unsplit_values(x64, name):
     for seed in seeds:
         region = seed.region
         for chunk in sorted({1, 3} & set(range(region.least_chunk, region.size))):
-            results = emit(split_program(region, chunk), EXPAND)(*program.consts, s, v)
+            results = emit(split_program(region, chunk), EXPANSIONS)(*program.consts, s, v)
             for a, b in zip(results, expected, strict=True):
                 assert a.dtype == b.dtype
                 np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=tolerance, atol=1e-10)

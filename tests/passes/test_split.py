@@ -15,10 +15,8 @@ from exla.ir.program import canonical
 from exla.passes.decisions import CompileOption, Growth, from_json, to_json
 from exla.passes.split.decide import apply_split, enumerate_splits, growths
 from exla.passes.split.grow import grow
-from exla.passes.split.loop import run
+from exla.passes.unless import EXPANSIONS
 from tests.passes.programs import random_function
-
-EXPAND = {"exla_split": lambda eqn, operands, evaluate: run(eqn.params["loop"], operands, evaluate)}
 
 
 def program_of(fn, args):
@@ -26,7 +24,7 @@ def program_of(fn, args):
 
 
 def run_program(program, args):
-    return jax.jit(emit(program, EXPAND))(*program.consts, *args)
+    return jax.jit(emit(program, EXPANSIONS))(*program.consts, *args)
 
 
 def everything_held(program):
@@ -113,7 +111,7 @@ def test_the_compiled_code_holds_a_loop_and_no_copy_of_its_body(x64):
     sizes = []
     for chunk in (1, 32):
         split, _ = split_value(program, "sub", 0, chunk)
-        text = jax.jit(emit(split, EXPAND)).lower(*args).as_text()
+        text = jax.jit(emit(split, EXPANSIONS)).lower(*args).as_text()
         assert "while" in text
         sizes.append(text.count("stablehlo.exponential"))
     assert sizes == [1, 1]
@@ -194,7 +192,7 @@ def test_a_big_output_is_written_in_place(x64):
     args = arguments((64, 50), (64, 50))
     for axis in (0, 1):
         split, _ = split_value(program_of(fn, args), "sub", axis, 9)
-        compiled = jax.jit(emit(split, EXPAND)).lower(*args).compile()
+        compiled = jax.jit(emit(split, EXPANSIONS)).lower(*args).compile()
         assert compiled.memory_analysis().temp_size_in_bytes < 64 * 64 * 8 + 9 * 64 * 50 * 8
         assert_same(run_program(split, args), fn(*args))
 

@@ -9,16 +9,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from exla.ir.rewrites import REPLACE_RULES, Admitted, Example, Match, ReplaceRule
+from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
+from exla.rules.guards import floating
 from exla.rules.poison import not_finite, poisoned
 
 SOURCE = "Golub and Van Loan, Matrix Computations, 4th edition, section 1.2"
-
-
-def guard(match: Match) -> str | Admitted:
-    """Decline types in which summing a product's zeros is not the same as leaving them out."""
-    floating = all(str(d) in ("float32", "float64") for d in match.dtypes.values())
-    return Admitted() if floating else f"its types are {sorted({str(d) for d in match.dtypes.values()})}"
 
 
 def rows_scaled(v: Any, a: Any) -> Any:
@@ -40,7 +35,7 @@ REPLACE_RULES.register("diagonal_times_matrix")(
         arguments={"v": "n", "a": "n m"},
         patterns=(lambda v, a: jnp.diag(v) @ a, lambda v, a: (v[:, None] * jnp.eye(v.shape[0])) @ a),
         replacement=rows_scaled,
-        guard=guard,
+        guard=floating,
         examples=(
             Example(fn=lambda v, a: jnp.diag(v) @ a, arguments=("6", "6 4")),
             Example(fn=lambda v, a: (jnp.diag(v) @ a.T).T, arguments=("6", "4 6")),
@@ -59,7 +54,7 @@ REPLACE_RULES.register("matrix_times_diagonal")(
         arguments={"v": "n", "a": "m n"},
         patterns=(lambda v, a: a @ jnp.diag(v),),
         replacement=columns_scaled,
-        guard=guard,
+        guard=floating,
         examples=(Example(fn=lambda v, a: a @ jnp.diag(v), arguments=("6", "4 6")),),
         counterexamples=(Example(fn=lambda v, a: a @ jnp.fliplr(jnp.diag(v)), arguments=("6", "4 6")),),
     )
@@ -71,7 +66,7 @@ REPLACE_RULES.register("trace_of_product")(
         arguments={"a": "n k", "b": "k n"},
         patterns=(lambda a, b: jnp.trace(a @ b), lambda a, b: jnp.sum(jnp.diagonal(a @ b))),
         replacement=lambda a, b: jnp.sum(jnp.sum(a * b.T, axis=1)),
-        guard=guard,
+        guard=floating,
         examples=(
             Example(fn=lambda a, b: jnp.trace(a @ b), arguments=("6 4", "4 6")),
             Example(fn=lambda a: jnp.trace(a.T @ a), arguments=("6 4",)),
@@ -89,7 +84,7 @@ REPLACE_RULES.register("diagonal_of_product")(
         arguments={"a": "n k", "b": "k n"},
         patterns=(lambda a, b: jnp.diagonal(a @ b),),
         replacement=lambda a, b: jnp.sum(a * b.T, axis=1),
-        guard=guard,
+        guard=floating,
         examples=(
             Example(fn=lambda a, b: jnp.diag(a @ b), arguments=("6 4", "4 6")),
             Example(fn=lambda a, q: jnp.diag(a @ q @ a.T), arguments=("6 4", "4 4")),

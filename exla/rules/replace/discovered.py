@@ -60,20 +60,24 @@ def _rules(data: Any) -> dict[str, ReplaceRule]:
         if row.get("family") not in FAMILIES:
             raise ValueError(f"{name}: family {row.get('family')!r} is none of {', '.join(FAMILIES)}")
         try:
-            rule = _rule(row)
+            before, after = _sides(row)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        if row["family"] == REGISTERED and len(row["pattern"]["equations"]) <= MOST_EQUATIONS:
-            rules[name] = rule
+        if row["family"] == REGISTERED and len(before.equations) <= MOST_EQUATIONS:
+            rules[name] = _rule(before, after)
     return rules
 
 
-def _rule(row: Mapping[str, Any]) -> ReplaceRule:
+def _sides(row: Mapping[str, Any]) -> tuple[Graph, Graph]:
     before, after = _side(row, "pattern"), _side(row, "replacement")
     if after.inputs != before.inputs:
         raise ValueError(f"the pattern has the inputs {before.inputs}, the replacement {after.inputs}")
     if after.output != before.output:
         raise ValueError(f"the pattern has the result axes {before.output!r}, the replacement {after.output!r}")
+    return before, after
+
+
+def _rule(before: Graph, after: Graph) -> ReplaceRule:
     pattern = as_function(before)
     sizes = dict(zip(before.sizes, EXAMPLE_SIZES, strict=False))
     return ReplaceRule(

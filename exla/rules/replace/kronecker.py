@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
-from exla.rules.replace.diagonal import guard
+from exla.rules.guards import floating
 
 
 def kronecker_times(a: Any, b: Any, v: Any) -> Any:
@@ -23,7 +23,7 @@ REPLACE_RULES.register("kronecker_times_vector")(
         arguments={"a": "i j", "b": "k l", "v": "j*l"},
         patterns=(lambda a, b, v: jnp.kron(a, b) @ v,),
         replacement=kronecker_times,
-        guard=guard,
+        guard=floating,
         reassociates=True,
         examples=(Example(fn=lambda a, b, v: jnp.kron(a, b) @ v, arguments=("3 4", "5 2", "8")),),
         counterexamples=(

@@ -16,19 +16,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from exla.ir.rewrites import REPLACE_RULES, Admitted, Example, Match, ReplaceRule
+from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
 from exla.rules.distances import distances
+from exla.rules.guards import floating
 from exla.rules.replace.squared_distance import PATTERNS
 
 SOURCE = "Wang et al., PET: partially equivalent transformations and automated corrections, OSDI 2021"
 Finish = Callable[[Any], Any]
-
-
-def guard(match: Match) -> str | Admitted:
-    """Decline types whose errors the bound does not cover."""
-    if any(str(d) not in ("float32", "float64") for d in match.dtypes.values()):
-        return f"its types are {sorted({str(d) for d in match.dtypes.values()})}, not float32 or float64"
-    return Admitted()
 
 
 def nearest(x: Any, y: Any, count: int, finish: Finish) -> tuple[Any, Any, Any]:
@@ -164,7 +158,7 @@ for _name, (_outer, _replacement, _user) in OUTER.items():
                 patterns=_spelled(_outer, _finish),
                 replacement=partial(_replacement, finish=_finish),
                 checked=True,
-                guard=guard,
+                guard=floating,
                 examples=(_example,),
                 counterexamples=(_lookalike,),
             )

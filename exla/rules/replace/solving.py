@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from exla.ir.rewrites import REPLACE_RULES, Admitted, Example, Match, ReplaceRule
-from exla.rules.replace.diagonal import guard
+from exla.rules.guards import floating
 from exla.rules.sensitivity import is_extreme_of
 
 
@@ -19,7 +19,7 @@ def _unshifted(match: Match) -> str | Admitted:
     eqn = None if position is None else match.program.eqns[position]
     if eqn is not None and eqn.primitive.name == "sub" and is_extreme_of(match.program, eqn.invars[1], eqn.invars[0]):
         return "its maximum is subtracted already"
-    return guard(match)
+    return floating(match)
 
 
 def _near_identity(generator: Any) -> tuple[Any, ...]:
@@ -33,7 +33,7 @@ REPLACE_RULES.register("inverse_times_vector")(
         arguments={"a": "n n", "b": "n"},
         patterns=(lambda a, b: jnp.linalg.inv(a) @ b,),
         replacement=lambda a, b: jnp.linalg.solve(a, b),
-        guard=guard,
+        guard=floating,
         opt_in=True,
         tolerance=1e4,
         examples=(Example(fn=lambda a, b: jnp.linalg.inv(a) @ b, draw=_near_identity),),
@@ -50,7 +50,7 @@ REPLACE_RULES.register("log_of_determinant")(
         arguments={"a": "n n"},
         patterns=(lambda a: jnp.log(jnp.linalg.det(a)),),
         replacement=lambda a: (lambda s: jnp.where(s[0] < 0, jnp.nan, s[1]))(jnp.linalg.slogdet(a)),
-        guard=guard,
+        guard=floating,
         opt_in=True,
         tolerance=1e4,
         examples=(Example(fn=lambda a, b: jnp.log(jnp.linalg.det(a)), draw=_near_identity),),

@@ -1,4 +1,4 @@
-"""The first few of a sorted axis need no sort."""
+"""The first few of a sorted axis need no sort; integers are declined, for the smallest of them has no negative."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from exla.ir.rewrites import REPLACE_RULES, Admitted, Example, Match, ReplaceRule
+from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
+from exla.rules.guards import floating
 
 SOURCE = "jax.lax.top_k; its ties go to the lowest index, as those of a stable sort do"
-
-
-def guard(match: Match) -> str | Admitted:
-    """Decline integers, whose smallest has no negative."""
-    floating = all(str(d) in ("float32", "float64") for d in match.dtypes.values())
-    return Admitted() if floating else f"its types are {sorted({str(d) for d in match.dtypes.values()})}"
 
 
 def _ordinary(x: Any) -> Any:
@@ -43,7 +38,7 @@ REPLACE_RULES.register("first_of_sorted")(
         patterns=(lambda x, sizes: jnp.sort(x)[..., : sizes["k"]],),
         replacement=smallest,
         checked=True,
-        guard=guard,
+        guard=floating,
         exact=True,
         tolerance=0.0,
         examples=(
@@ -66,7 +61,7 @@ REPLACE_RULES.register("first_of_argsorted")(
         patterns=(lambda x, sizes: jnp.argsort(x)[..., : sizes["k"]],),
         replacement=order_of_smallest,
         checked=True,
-        guard=guard,
+        guard=floating,
         exact=True,
         tolerance=0.0,
         examples=(Example(fn=lambda x: jnp.argsort(x)[..., :3], arguments=("6 40",)),),
