@@ -362,7 +362,7 @@ TOLERANCE = frozenset(
 
 def on_device(values):
     """An example's arguments as arrays; 64-bit ones need x64, which is on inside tests only."""
-    return tuple(jnp.asarray(v) for v in values)
+    return tuple(jax.device_put(v) for v in values)
 
 
 def splits_of(fn, args, primitive):
@@ -377,6 +377,11 @@ def splits_of(fn, args, primitive):
     return program, positions, list(enumerate_splits(program, held, growths((1,)), values=100))
 
 
+def run_all(programs, args):
+    """The results of each program, all compiled as one."""
+    return jax.jit(lambda *a: [emit(p, EXPANSIONS)(*p.consts, *a) for p in programs])(*args)
+
+
 def test_every_rule_has_an_example():
     assert not set(FACTOR_RULES) - set(EXAMPLES) - ELEMENTWISE_WITHOUT_AN_EXAMPLE
 
@@ -387,19 +392,19 @@ def test_any_factor_in_any_chunks_gives_the_unsplit_values(x64, primitive, fn, a
     program, positions, seeds = splits_of(fn, args, primitive)
     if not positions:
         pytest.skip(f"this JAX spells the example without `{primitive}`")
-    expected = jax.tree.leaves(fn(*args))
-    for seed in seeds:
-        region = seed.region
+    splits = []
+    for region in (seed.region for seed in seeds):
         # One index, a divisor of the sixes but not of the sevens, and a remainder of one.
         chunks = {region.least_chunk, 3, region.size - 1} if len(seeds) <= 12 else {region.least_chunk, 3}
-        for chunk in sorted(c for c in chunks if region.least_chunk <= c < region.size):
-            results = emit(split_program(region, chunk), EXPANSIONS)(*program.consts, *args)
-            for a, b in zip(results, expected, strict=True):
-                assert a.dtype == b.dtype
-                if primitive in TOLERANCE:
-                    np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
-                else:
-                    np.testing.assert_array_equal(a, b)
+        splits += [split_program(region, c) for c in sorted(chunks) if region.least_chunk <= c < region.size]
+    expected = jax.tree.leaves(fn(*args))
+    for results in run_all(splits, args):
+        for a, b in zip(results, expected, strict=True):
+            assert a.dtype == b.dtype
+            if primitive in TOLERANCE:
+                np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+            else:
+                np.testing.assert_array_equal(a, b)
 
 
 NEEDS_PARAMETERS = {

@@ -23,7 +23,7 @@ def random_function(seed: int, steps: int = 7):
     choices = np.random.default_rng(seed)
     n, m, d = (int(choices.integers(2, 9)) for _ in range(3))
     arguments = tuple(
-        jnp.asarray(np.random.default_rng(seed + k).normal(size=shape))
+        jax.device_put(np.random.default_rng(seed + k).normal(size=shape))
         for k, shape in enumerate([(n, d), (m, d), (m,)])
     )
     script = [(int(choices.integers(1 << 30)), int(choices.integers(1 << 30))) for _ in range(steps)]

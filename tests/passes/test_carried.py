@@ -9,6 +9,8 @@ from jax import lax
 import exla
 from exla.passes.decisions import Split
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 KIB = 1024
 
 

@@ -18,6 +18,8 @@ from exla.passes.split.grow import grow
 from exla.passes.unless import EXPANSIONS
 from tests.passes.programs import random_function
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 
 def program_of(fn, args):
     return check(canonical(jax.make_jaxpr(fn)(*args)))
@@ -25,6 +27,16 @@ def program_of(fn, args):
 
 def run_program(program, args):
     return jax.jit(emit(program, EXPANSIONS))(*program.consts, *args)
+
+
+def run_all(programs, args):
+    """The results of each program, all compiled as one."""
+    return jax.jit(lambda *a: [emit(p, EXPANSIONS)(*p.consts, *a) for p in programs])(*args)
+
+
+def split_and_plain(program, function, args):
+    """The results of a program and those of the plain function, both compiled as one."""
+    return jax.jit(lambda *a: (emit(program, EXPANSIONS)(*program.consts, *a), function(*a)))(*args)
 
 
 def everything_held(program):
@@ -51,7 +63,7 @@ def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
         return
     chunk = data.draw(st.integers(chosen.region.least_chunk, chosen.region.size - 1))
     split = apply_split(program, from_json(to_json(chosen.split(chunk))))
-    assert_same(run_program(split, args), function(*args))
+    assert_same(*split_and_plain(split, function, args))
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -68,7 +80,7 @@ def test_a_second_factor_nests_inside_the_first(x64, data, seed):
         chosen = seeds[data.draw(st.integers(0, len(seeds) - 1))]
         chunk = data.draw(st.integers(chosen.region.least_chunk, chosen.region.size - 1))
         program = apply_split(program, chosen.split(chunk))
-    assert_same(run_program(program, args), function(*args))
+    assert_same(*split_and_plain(program, function, args))
 
 
 def largest_value_bytes(program):
@@ -82,7 +94,7 @@ def gaussian_product(x, y, v):
 
 def arguments(*shapes, seed=0):
     generator = np.random.default_rng(seed)
-    return tuple(jnp.asarray(generator.normal(size=s)) for s in shapes)
+    return tuple(jax.device_put(generator.normal(size=s)) for s in shapes)
 
 
 def split_value(program, primitive, axis, chunk, small=1):
@@ -207,9 +219,10 @@ def test_every_combiner_merges_chunks_in_every_dtype(x64, name, dtype):
 
     args = (jnp.asarray(data), jnp.asarray(data[:4]))
     program = program_of(fn, args)
-    for chunk in (1, 5, 36):
-        split, _ = split_value(program, "mul" if dtype != np.bool_ else "and", 2, chunk)
-        assert_same(run_program(split, args), fn(*args), rtol=1e-6)
+    primitive = "mul" if dtype != np.bool_ else "and"
+    splits = [split_value(program, primitive, 2, chunk)[0] for chunk in (1, 5, 36)]
+    for results in run_all(splits, args):
+        assert_same(results, fn(*args), rtol=1e-6)
 
 
 SPECIAL = {
@@ -230,9 +243,9 @@ def test_ties_and_special_values_come_out_as_in_lax(function, values):
     def fn(x):
         return function(x * 1, axis=1)
 
-    for chunk in (1, 2, 3, 6):
-        split, _ = split_value(program_of(fn, args), "mul", 1, chunk)
-        np.testing.assert_array_equal(run_program(split, args)[0], fn(*args))
+    splits = [split_value(program_of(fn, args), "mul", 1, chunk)[0] for chunk in (1, 2, 3, 6)]
+    for (result,) in run_all(splits, args):
+        np.testing.assert_array_equal(result, fn(*args))
 
 
 @pytest.mark.parametrize("values", SPECIAL.values(), ids=SPECIAL)
@@ -264,9 +277,8 @@ def test_remainder_chunk_is_stable_for_top_k(rows, size, k, chunk, seed):
     def fn(x):
         return jax.lax.top_k(x * 1, k)
 
-    args = (jnp.asarray(values),)
-    split, _ = split_value(program_of(fn, args), "mul", 1, chunk)
-    for a, b in zip(run_program(split, args), fn(*args), strict=True):
+    split, _ = split_value(program_of(fn, (values,)), "mul", 1, chunk)
+    for a, b in zip(*split_and_plain(split, fn, (values,)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
