@@ -11,6 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 import exla
 from tests.test_api import SMALL, expected, kernel_product, points
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 ZERO, THIRD = jax.devices()[0], jax.devices()[3]
 ON_THIRD = SingleDeviceSharding(THIRD)
 MESH_OF_ONE = NamedSharding(Mesh(np.array([THIRD]), ("i",)), PartitionSpec("i"))

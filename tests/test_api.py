@@ -14,6 +14,8 @@ from benchmarks.untouched import comparable
 from exla import _compat
 from exla.search.records import RecordStore
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 
 def kernel_product(x, y, v):
     return jnp.exp(-((x[:, None, :] - y[None, :, :]) ** 2).sum(-1) / 2) @ v

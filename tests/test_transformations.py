@@ -12,6 +12,8 @@ from jax import lax
 import exla
 from exla.call import Wishes, derived, plan
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 CAP = "150KiB"
 
 

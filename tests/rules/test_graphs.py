@@ -10,6 +10,8 @@ from exla.rules.discover.verify import evaluate
 from exla.rules.graphs import Equation, Graph, as_function
 from exla.rules.replace import discovered
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 CHAIN = Graph(
     inputs=("ij", "jk", "k"),
     equations=(

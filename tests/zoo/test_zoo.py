@@ -7,6 +7,8 @@ import pytest
 import exla
 from tests.zoo.programs import ZOO
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 MIB = 2**20
 NEEDS_NOTHING = [name for name, p in ZOO.items() if p.needs_nothing]
 FAR_OVER = [name for name, p in ZOO.items() if p.over is not None]
