@@ -83,7 +83,8 @@ def _of_example(
         return
     if not rule.opt_in:
         yield Obligation(rule=name, kind="idempotent", about=about, holds=_first(program, name) is None)
-    off = _difference(program, example.fn, single)
+    difference = _differences(program, example.fn)
+    off = difference(single)
     allowed = rule.tolerance * float(np.finfo(np.float32).eps)
     yield Obligation(
         rule=name, kind="equal", about=f"{about}, float32", holds=off <= allowed, detail=f"{off:.1e} of {allowed:.1e}"
@@ -92,14 +93,14 @@ def _of_example(
         return
     for k, argument in enumerate(() if rule.reassociates else single):
         if argument.dtype.kind == "f" and argument.size > 1 and example.draw is None:
-            off = _difference(program, example.fn, [_spoilt(a) if n == k else a for n, a in enumerate(single)])
+            off = difference([_spoilt(a) if n == k else a for n, a in enumerate(single)])
             yield Obligation(
                 rule=name, kind="not finite", about=f"{about}, argument {k}", holds=off <= allowed, detail=f"{off:.1e}"
             )
     with jax.enable_x64(True):
         double = _arguments(example, seed, np.float64)
         program, count = _rewritten(name, example.fn, double)
-        off = _difference(program, example.fn, double) if count else np.inf
+        off = _differences(program, example.fn)(double) if count else np.inf
         about = f"{about}, integers in float64"
         holds = off <= FLOAT64_TOLERANCE * max(rule.tolerance, 1)
         yield Obligation(rule=name, kind="equal", about=about, holds=holds, detail=f"{off:.1e}")
@@ -122,11 +123,16 @@ def _rewritten(name: str, fn: Callable[..., Any], arguments: Sequence[Any]) -> t
     return program, 8
 
 
-def _difference(program: Program, fn: Callable[..., Any], arguments: Sequence[Any]) -> float:
-    """How far a program's values are from a function's, relative to the largest; infinite where NaN or inf differ."""
-    got = jax.jit(emit(program, EXPANSIONS))(*program.consts, *arguments)
+def _differences(program: Program, fn: Callable[..., Any]) -> Callable[[Sequence[Any]], float]:
+    """How far a program's values are from a function's, as a function of the arguments; each is compiled once."""
+    rewritten, plain = jax.jit(emit(program, EXPANSIONS)), jax.jit(fn)
+    return lambda arguments: _distance(rewritten(*program.consts, *arguments), jax.tree.leaves(plain(*arguments)))
+
+
+def _distance(got: Sequence[Any], want: Sequence[Any]) -> float:
+    """How far values are from others, relative to the largest; infinite where NaN or inf differ."""
     worst = 0.0
-    for a, b in zip(got, jax.tree.leaves(jax.jit(fn)(*arguments)), strict=True):
+    for a, b in zip(got, want, strict=True):
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
         finite = np.isfinite(y)
         if x.shape != y.shape or not np.array_equal(x[~finite], y[~finite], equal_nan=True):
