@@ -3,13 +3,14 @@
     split_program(region, chunk) -> Program
 
 The equations of the region are traced once at the chunk's shapes and, where the chunk does not divide the
-factor, once at the remainder's. Equations outside stay in their order; each loop runs as soon as what it reads
-is there.
+factor, once at the remainder's. Equations outside stay as they are and in their order; each loop runs as soon as
+what it reads is there. Only where sums are repaired after their loop is the whole program traced again.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Any
 
 from exla import _compat
@@ -17,9 +18,14 @@ from exla._compat import Literal
 from exla.errors import RuleError
 from exla.ir.program import Program, trace_function
 from exla.passes.split.body import Leaf, Saved, Unfinished, late_variables, loop_results, make_loop, repairs_at
-from exla.passes.split.loop import split_p
+from exla.passes.split.loop import Loop, split_p
 from exla.passes.split.online import finished
 from exla.passes.split.regions import Region
+
+Loops = dict[int, tuple[Loop, list[Leaf]]]
+"""Level -> its loop, and what that reads."""
+Node = tuple[str, int]
+"""What runs in a rewritten program: ("loop", level), ("whole", position), or ("repair", position) after its loop."""
 
 
 def split_program(region: Region, chunk: int) -> Program:
@@ -32,9 +38,43 @@ def split_program(region: Region, chunk: int) -> Program:
     Returns:
       The program with one `exla_split` equation for each level of the region.
     """
-    program = region.program
     loops = {level: make_loop(region, level, chunk) for level in region.levels}
     order = _order(region, {level: leaves for level, (_, leaves) in loops.items()})
+    return _traced(region, loops, order) if region.repairs else _spliced(region, loops, order)
+
+
+def _spliced(region: Region, loops: Loops, order: list[Node]) -> Program:
+    """The program's own equations around those of the loops."""
+    program = region.program
+    names: dict[Any, Any] = {v: v for v in program.invars}
+
+    def read(v: Any) -> Any:
+        return v if isinstance(v, Literal) else names[v]
+
+    eqns = []
+    for kind, k in order:
+        if kind == "loop":
+            invars = [read(v) for v, _ in loops[k][1]]
+            eqn = _loop_equation(region, k, loops[k][0], invars)
+            made = loop_results(region, k)
+        else:
+            eqn = program.eqns[k]
+            invars = [read(v) for v in eqn.invars]
+            made = [(v, v not in names) for v in eqn.outvars]
+        outvars = []
+        for (v, wanted), result in zip(made, eqn.outvars, strict=True):
+            is_new = isinstance(v, _compat.Var) and v not in names
+            outvars.append(v if wanted and is_new else _compat.Var(result.aval))
+            if wanted:
+                names[v] = outvars[-1]
+        eqns.append(eqn.replace(invars=invars, outvars=outvars))
+    outvars = [read(v) for v in program.outvars]
+    return Program(jaxpr=program.jaxpr.replace(eqns=eqns, outvars=outvars), consts=program.consts)
+
+
+def _traced(region: Region, loops: Loops, order: list[Node]) -> Program:
+    """The program traced again with the loops and the repairs of their sums."""
+    program = region.program
 
     def rewritten(*inputs: Any) -> list[Any]:
         env: dict[Any, Any] = dict(zip(program.invars, inputs, strict=True))
@@ -45,9 +85,8 @@ def split_program(region: Region, chunk: int) -> Program:
         for kind, k in order:
             if kind == "loop":
                 loop, leaves = loops[k]
+                results = _run_loop(region, k, loop, [read(v) for v, _ in leaves])
                 made = loop_results(region, k)
-                origins = tuple(program.origin(v.origin if isinstance(v, Saved | Unfinished) else v) for v, _ in made)
-                results = split_p.bind(*(read(v) for v, _ in leaves), loop=loop, origins=origins)
                 env.update((v, r) for (v, wanted), r in zip(made, results, strict=True) if wanted)
             elif kind == "repair":
                 for repair, (var,) in repairs_at(region, k):
@@ -61,8 +100,16 @@ def split_program(region: Region, chunk: int) -> Program:
     return trace_function(rewritten, [v.aval for v in program.invars], program.consts)
 
 
-Node = tuple[str, int]
-"""What runs in a rewritten program: ("loop", level), ("whole", position), or ("repair", position) after its loop."""
+def _run_loop(region: Region, level: int, loop: Loop, operands: Sequence[Any]) -> list[Any]:
+    """Bind the loop of a level, with the origins of what it computes."""
+    made = (v.origin if isinstance(v, Saved | Unfinished) else v for v, _ in loop_results(region, level))
+    return split_p.bind(*operands, loop=loop, origins=tuple(map(region.program.origin, made)))
+
+
+def _loop_equation(region: Region, level: int, loop: Loop, operands: Sequence[Any]) -> Any:
+    """The equation of a level's loop; its operands, and the variables of its results, are still to be named."""
+    program = trace_function(lambda *values: _run_loop(region, level, loop, values), [v.aval for v in operands])
+    return program.eqns[-1]
 
 
 def _order(region: Region, leaves: dict[int, list[Leaf]]) -> list[Node]:
