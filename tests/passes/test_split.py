@@ -50,7 +50,7 @@ def assert_same(results, expected, *, rtol=1e-9):
         np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=rtol, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 10_000))
 def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
     function, args = random_function(seed)
@@ -66,7 +66,7 @@ def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
     assert_same(*split_and_plain(split, function, args))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 10_000))
 def test_a_second_factor_nests_inside_the_first(x64, data, seed):
     function, args = random_function(seed)
@@ -261,7 +261,7 @@ def test_top_k_over_chunks_is_bit_equal_to_lax(values, chunk):
         np.testing.assert_array_equal(np.asarray(a).view(np.int32), np.asarray(b).view(np.int32))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     rows=st.integers(1, 4),
     size=st.integers(2, 40),
