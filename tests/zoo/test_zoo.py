@@ -19,6 +19,8 @@ GENTLY = {
     *("grouped_query", "hessian_diagonal", "jacobian", "rnn_gradient", "sgpr_gradient", "sinkhorn_fori"),
     *("smith_waterman",),
 }
+SLOW = {"laplacian", "selective_scan", "sgpr_gradient"}
+"""Run by `pytest -m sweep` only."""
 MAY_BE_REFUSED_TINY = {"qr_least_squares", "rnn_gradient", "sort_pairs", "viterbi"} | {"heat_equation"}  # jax 0.12
 MAY_BE_REFUSED_FAR_OVER = {"exact_marginal_likelihood"}
 MUST_RUN = set(ZOO) - MAY_BE_REFUSED_TINY
@@ -65,7 +67,7 @@ def check(name, got, want, tolerance):
         assert error <= tolerance * scale, f"{name}, output {k}: error {error:.3g} of {scale:.3g}"
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.sweep) if n in SLOW else n for n in ZOO])
 def test_values_under_a_tiny_cap(name):
     program = ZOO[name]
     arguments = program.arguments(program.tiny)
