@@ -24,7 +24,7 @@ def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiled_quickly():
-    """XLA's quick code generation: for tests that compare programs, not their machine code or its memory."""
+    """XLA's quick code generation, for tests of values and byte counts: it changes machine code, not buffers."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
