@@ -19,6 +19,7 @@ minor := $(word 2,$(subst ., ,$(version)))
 # A Python later than the last one with constraints of its own uses those of the last.
 constraints := $(or $(wildcard constraints/py3$(minor).txt),$(lastword $(sort $(wildcard constraints/py3*.txt))))
 ready := $(VENV)/ready-$(or $(version),none)
+compilers := $(VENV)/compilers-$(or $(version),none)
 run := $(VENV)/bin/python
 
 .PHONY: demo test clean
@@ -27,7 +28,7 @@ run := $(VENV)/bin/python
 demo: $(ready)
 	@$(run) examples/demo.py $(DEMO)
 
-test: $(ready)
+test: $(ready) $(compilers)
 	@$(run) -m ruff check .
 	@$(run) -m mypy
 	@$(run) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
@@ -43,4 +44,9 @@ $(ready): pyproject.toml setup.py exla/version.py $(constraints)
 	@rm -rf $(VENV)
 	@"$(python)" -m venv $(VENV)
 	@$(run) -m pip install -qq --disable-pip-version-check -c $(constraints) -e '.[dev,demo]'
+	@touch $@
+
+# The compilers of TPUs and GPUs, which need neither; the tests compile for both.
+$(compilers): $(ready)
+	@$(run) -m pip install -qq --disable-pip-version-check -c $(constraints) -e '.[dev,demo,compilers]'
 	@touch $@

@@ -16,7 +16,6 @@ Exits with 1 when any of the three fails for any program.
 
 import argparse
 import functools
-import re
 import statistics
 import sys
 import time
@@ -30,6 +29,7 @@ from rich.table import Table
 
 from benchmarks import isolate, record
 from benchmarks.fitting import FITTING
+from exla.targets.hlo_text import comparable
 
 MOST_EXTRA_S = 0.3
 ROUNDS = 5
@@ -69,18 +69,6 @@ def examine(program: str, options: str, rounds: int) -> dict[str, Any]:
         "median_s": median,
         "extra_s": median["exla"] - median["jax"] if median else None,
     }
-
-
-def comparable(text: str) -> str:
-    """HLO text without names: instructions are numbered as they appear, and where they came from is left out."""
-    text = re.sub(r"^HloModule [^,\s]+", "HloModule", text)
-    text = re.sub(r",? (metadata|frontend_attributes)=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}", "", text)
-    text = re.sub(r",? stack_frame_id=\d+", "", text)
-    text = re.sub(r"^(FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d+ .*\n)*", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^((?:ENTRY )?%\S+) \(.*\) -> (.*) \{$", r"\1 -> \2 {", text, flags=re.MULTILINE)
-    numbers: dict[str, int] = {}
-    text = re.sub(r"%[\w.\-]+", lambda match: f"%{numbers.setdefault(match[0], len(numbers))}", text)
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
 
 
 def _renewed(function: Callable[..., Any]) -> Callable[..., Any]:

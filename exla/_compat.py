@@ -8,6 +8,7 @@ making primitives.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,27 @@ def called_jaxpr(eqn: Any) -> tuple[Any, Sequence[Any], Sequence[int]] | None:
     if isinstance(called, Jaxpr) and not called.constvars:
         return called, (), positions
     return None
+
+
+def default_platform() -> str:
+    """The name under which programs are lowered for the default device: "cpu", "cuda", "rocm" or "tpu"."""
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        return device.platform
+    return "rocm" if "rocm" in device.client.platform_version else "cuda"
+
+
+def is_plugin_loaded(platform: str) -> bool:
+    """Whether JAX has loaded the compiler plugin of a platform."""
+    return bool(_jax.pjrt_plugin_loaded(platform))
+
+
+def version_of(distribution: str) -> str:
+    """The version of an installed distribution; "" where it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def platform_branch(eqn: Any, platform: str) -> Any | None:

@@ -18,31 +18,32 @@ program (`exla.call`).
 
 from __future__ import annotations
 
-import contextvars
 import copy
 import difflib
 import functools
 import inspect
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from exla import _compat
 from exla.call import Wishes, bind, read
-from exla.errors import ExlaError, MemoryLimitError
-from exla.ir.program import Program, as_struct
+from exla.errors import MemoryLimitError, PlanError, ReplayMiss
+from exla.ir.program import as_struct
 from exla.options import Options
+from exla.passes.decisions import Decision
 from exla.passes.replace import check_names
-from exla.placement import Placed, Placement, committed, placement, whole
-from exla.report.plan import Plan, explain_text, make_plan
-from exla.search.driver import Call, Choice, decide
+from exla.placement import Placement, committed, placement, whole
+from exla.planned import Compiled, Lowered, Planned, check_attached, tracing
+from exla.report.plan import Plan, explain_text
+from exla.saved import read_plan
+from exla.search.choice import Call, Choice
+from exla.search.driver import decide, follow
 from exla.strict import tolerate
-from exla.targets.base import TARGETS
-
-_tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("exla_tracing", default=False)
-"""Whether a function is being traced in order to be planned."""
+from exla.targets.base import Target, find_target, place_all
 
 
 class _Unplanned(Exception):
@@ -58,11 +59,18 @@ class JitFunction:
     __slots__ = ("__call__", "__dict__", "__weakref__")  # a call goes to jaxlib without a Python function in between
     __call__: Callable[..., Any]
 
-    def __init__(self, fn: Callable[..., Any], options: Options, jit_arguments: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        jit_arguments: dict[str, Any],
+        decided: Sequence[Decision] | None = None,
+    ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._options = options
         self._jit_arguments = jit_arguments
+        self._decided = decided
         self._plain = jax.jit(fn, **jit_arguments)
         self._static = _static_parameters(fn, jit_arguments)
         self._wishes = Wishes(
@@ -70,7 +78,7 @@ class JitFunction:
             name=getattr(fn, "__name__", "function"),
             compiler_options=tuple(sorted((jit_arguments.get("compiler_options") or {}).items())),
         )
-        self._planned: dict[Any, _Planned] = {}
+        self._planned: dict[Any, Planned] = {}
         self._refused: dict[Any, MemoryLimitError] = {}
         self._traced: dict[Any, Any] = {}
         self._lock = threading.RLock()
@@ -87,8 +95,15 @@ class JitFunction:
             return self._inside_a_trace(args, kwargs), None, False
         if jax.config.jax_disable_jit:
             return self._fn(*args, **kwargs), None, False
+        self._check_target()
         leaves, planned = self._find(args, kwargs)
         return planned.call(leaves, args, kwargs)
+
+    def _check_target(self) -> None:
+        """Refuse to run what can only be compiled here, before anything is planned."""
+        name = self._options.target
+        if name is not None:
+            check_attached(find_target(name))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else BoundMethod(self, instance)
@@ -110,7 +125,7 @@ class JitFunction:
           MemoryLimitError: if no candidate obeys the limit.
         """
         _, planned = self._find(args, kwargs)
-        return make_plan(planned.program, planned.choice)
+        return planned.plan()
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Say what was done about each big value, or why nothing was. Arguments as for `plan`."""
@@ -122,7 +137,8 @@ class JitFunction:
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Plan, and return jax's `Lowered` of what was chosen; `compile` makes it a function of the same arguments."""
-        return Lowered(self._find(args, kwargs)[1], self, args, kwargs)
+        planned = self._find(args, kwargs)[1]
+        return Lowered(planned, lambda a, k: self._signature(a, k)[0], lambda: self._plain.lower(*args, **kwargs))
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results."""
@@ -137,7 +153,7 @@ class JitFunction:
             self._plain.clear_cache()
             self.__call__ = self._dispatcher()
 
-    def _find(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], _Planned]:
+    def _find(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Planned]:
         """Flat dynamic arguments and the plan of their signature, which is made where there is none."""
         try:
             leaves, key = self._signature(args, kwargs)
@@ -147,48 +163,77 @@ class JitFunction:
             raise
         return leaves, planned or self._plan(key, leaves, args, kwargs)
 
-    def _plan(self, key: Any, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> _Planned:
+    def _plan(self, key: Any, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> Planned:
         with self._lock:
             if key in self._planned:
                 return self._planned[key]
             if key in self._refused:
                 raise copy.copy(self._refused[key])
-            jitted = jax.jit(_guarded(self._fn), **self._jit_arguments)
-            token = _tracing.set(True)
+            target = find_target(self._options.target)
+            leaves, args, kwargs = self._on_target(target, leaves, args, kwargs)
+            jitted = jax.jit(_guarded(self._fn), **self._placed_arguments(target, leaves))
+            token = tracing.set(True)
             try:
                 traced = jitted.trace(*args, **kwargs)
             finally:
-                _tracing.reset(token)
+                tracing.reset(token)
             infos = jax.tree.leaves(traced.args_info)
-            call = Call(
-                program=read(traced.jaxpr),
-                compile_plain=lambda: traced.lower().compile(),
-                donated=tuple(k for k, info in enumerate(infos) if info.donated),
-                compiler_options=self._jit_arguments.get("compiler_options") or {},
-            )
             out_tree = jax.tree.structure(traced.out_info)
             place = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
+            call = Call(
+                program=read(traced.jaxpr, target.platform),
+                compile_plain=lambda: target.finish(traced.lower(), {}),
+                donated=tuple(k for k, info in enumerate(infos) if info.donated),
+                compiler_options=self._jit_arguments.get("compiler_options") or {},
+                arguments=place.arguments if place.devices else None,
+                results=place.results if place.devices else None,
+            )
             try:
-                choice = self._choose(call, place)
+                choice = self._choose(call, target, place)
             except MemoryLimitError as error:
                 if self._options.memory_limit is not None:  # what the device has may be more the next time
                     self._refused[key] = copy.copy(error)
                 raise
-            planned = _Planned(
-                program=call.program,
+            planned = Planned(
+                call=call,
                 choice=choice,
-                jitted=jitted if choice.untouched else None,
+                target=target,
+                options=self._options,
+                jitted=jitted if choice.untouched and target.sharding() is None else None,
                 out_tree=out_tree,
                 place=place,
             )
             self._planned[key] = planned
             return planned
 
-    def _choose(self, call: Call, place: Placement) -> Choice:
-        target = TARGETS.get(self._options.target or "cpu")
+    def _choose(self, call: Call, target: Target, place: Placement) -> Choice:
+        if self._decided is not None:
+            return follow(call, target, self._options, self._decided)
         if place.whole_because is not None:
             return whole(call, target, self._options, place)
-        return decide(call, Placed(target, place) if place.devices else target, self._options)
+        return decide(call, target, self._options)
+
+    def _on_target(
+        self, target: Target, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], tuple, dict[str, Any]]:
+        """The call's arguments as ShapeDtypeStructs on a device that is not JAX's default one."""
+        said = any(self._jit_arguments.get(name) is not None for name in ("in_shardings", "device", "backend"))
+        if said or target.sharding() is None:
+            return leaves, args, kwargs
+        structs = [as_struct(_compat.typeof(x), committed(x)) for x in leaves]
+        placed = place_all(target, structs)
+        tree = jax.tree.structure(self._dynamic(args, kwargs))
+        given, named = jax.tree.unflatten(tree, placed)
+        positions, _ = self._static
+        rest = iter(given)
+        everything = tuple(args[k] if k in positions else next(rest) for k in range(len(args)))
+        return placed, everything, {**kwargs, **named}
+
+    def _placed_arguments(self, target: Target, leaves: Sequence[Any]) -> dict[str, Any]:
+        """jax.jit's arguments; a function of no arrays is told by its results where it runs."""
+        if leaves or target.sharding() is None or self._jit_arguments.get("out_shardings") is not None:
+            return self._jit_arguments
+        return {**self._jit_arguments, "out_shardings": target.sharding()}
 
     def _inside_a_trace(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The call under a transformation; without a limit of its own it is jax.jit's."""
@@ -267,96 +312,6 @@ class BoundMethod(functools.partial):  # a partial: the call needs no Python fun
         return getattr(self.func, name)
 
 
-class _Planned:
-    """One signature's choice, ready to run.
-
-    Attributes:
-      program: the canonical program before any decision.
-      choice: what the driver chose.
-      jitted: the jax.jit function of this signature alone, where the program is used untouched.
-      out_tree: the tree of the results.
-      place: where it runs.
-      consts: what a split program takes before the arguments.
-    """
-
-    def __init__(self, *, program: Program, choice: Choice, jitted: Any, out_tree: Any, place: Placement) -> None:
-        self.program = program
-        self.choice = choice
-        self.jitted = jitted
-        self.out_tree = out_tree
-        self.place = place
-        self.consts: tuple[Any, ...] = ()
-        self._count = len(place.arguments)
-        self._flat_call = None
-        if jitted is None:
-            wanted = choice.compiled.input_shardings[0]
-            self.consts = tuple(jax.device_put(c, s) for c, s in zip(choice.program.consts, wanted, strict=False))
-            with tolerate("reading a compiled program"):
-                self._flat_call = _compat.flat_call(choice.compiled)
-
-    def call(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
-        """Run the call; returns what `JitFunction._miss` does."""
-        if self.jitted is None:
-            return self._call_split(leaves)
-        token = _tracing.set(True)  # jax.clear_caches() makes it trace again
-        try:
-            return _compat.call_and_enter(self.jitted, args, kwargs)
-        finally:
-            _tracing.reset(token)
-
-    def _call_split(self, leaves: Sequence[Any]) -> tuple[Any, Any, bool]:
-        if self._flat_call is None:
-            return self.run(leaves), None, False
-        flat, data, _ = self._flat_call(*self.consts, *self._checked(leaves))
-        enter = None
-        with tolerate("entering a call into the cache"):
-            enter = _compat.entry(data, self.consts, flat, self.out_tree)
-        return jax.tree.unflatten(self.out_tree, flat), enter, False
-
-    def run(self, leaves: Sequence[Any]) -> Any:
-        """Results of the split program."""
-        return jax.tree.unflatten(self.out_tree, self.choice.compiled(*self.consts, *self._checked(leaves)))
-
-    def _checked(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        if len(leaves) != self._count:
-            raise ExlaError(f"the call has {len(leaves)} array arguments, its trace had {self._count}")
-        return self.place.brought(leaves)
-
-
-class Lowered:
-    """jax's `Lowered` of the unchanged function, whose `compile` obeys the cap; `exla.jit(f).lower(...)` returns it."""
-
-    def __init__(self, planned: _Planned, function: JitFunction, args: tuple, kwargs: dict[str, Any]) -> None:
-        self._planned = planned
-        self._function = function
-        self._arguments = (args, kwargs)
-
-    def compile(self) -> Compiled:
-        """What was chosen for this signature."""
-        return Compiled(self._planned, self._function)
-
-    def __getattr__(self, name: str) -> Any:
-        args, kwargs = self._arguments
-        return getattr(self._function._plain.lower(*args, **kwargs), name)
-
-
-class Compiled:
-    """What was chosen for one signature: called with the same arguments; otherwise jax's `Compiled` of it."""
-
-    def __init__(self, planned: _Planned, function: JitFunction) -> None:
-        self._planned = planned
-        self._function = function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._planned.choice.untouched:
-            return self._planned.choice.compiled(*args, **kwargs)
-        leaves, _ = self._function._signature(args, kwargs)
-        return self._planned.run(leaves)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._planned.choice.compiled, name)
-
-
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
@@ -415,6 +370,72 @@ def jit(
     return JitFunction(fn, options, jit_arguments)
 
 
+def compile(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Compiled:
+    """Compile a function ahead of time, for a device that is attached or not.
+
+    Args:
+      fn: a function that jax.jit can trace, unchanged.
+      args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s where only shapes are known.
+      kwargs: its keyword arguments, likewise.
+      **options: those of `exla.jit` and `jax.jit`: target, memory_limit, search, donate_argnums, …
+
+    Returns:
+      The compiled function: called with such arguments where the device is attached; `plan`, `as_text()`,
+      `memory_analysis()` and `cost_analysis()` anywhere; kept by `exla.save`.
+
+    Raises:
+      MemoryLimitError: if no candidate obeys the limit: the user's, and never more than what the device has.
+      ExlaError: if there is no compiler for the target; the message says what to install.
+      OptionError, TypeError: as `exla.jit`.
+    """
+    return jit(fn, **options).lower(*args, **(kwargs or {})).compile()
+
+
+def load(
+    path: str | os.PathLike[str],
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Compiled:
+    """Compile a function as a saved plan says: nothing is searched, and everything is counted again.
+
+    Args:
+      path: what `exla.save` wrote.
+      fn: the function that the plan is of.
+      args: its positional arguments, as for `exla.compile`.
+      kwargs: its keyword arguments, likewise.
+      **options: what is to be other than in the plan: a target, a memory_limit; and the arguments of jax.jit.
+
+    Returns:
+      As `exla.compile`.
+
+    Raises:
+      PlanError: if the file is no plan, or of another program; the message says what differs.
+      MemoryLimitError: if what the plan says does not obey the limit on this target.
+    """
+    saved = read_plan(path)
+    own: dict[str, Any] = {}
+    of_jax: dict[str, Any] = {}
+    for name, value in options.items():
+        (own if name in saved.options else of_jax)[name] = value
+    _check_names(of_jax)
+    resolved = Options.resolve(**{**saved.options, **own})
+    check_names(resolved.rules)
+    function = JitFunction(fn, resolved, of_jax, saved.decisions)
+    try:
+        compiled = function.lower(*args, **(kwargs or {})).compile()
+    except ReplayMiss as miss:
+        raise PlanError(f"{path} does not apply to this function and these arguments: {miss}") from miss
+    saved.check(compiled.planned)
+    return compiled
+
+
 def _check_names(jit_arguments: dict[str, Any]) -> None:
     """Refuse an argument that neither exla.jit nor jax.jit has."""
     own = [p.name for p in inspect.signature(jit).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -434,7 +455,7 @@ def _guarded(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if not _tracing.get() and not jax.config.jax_disable_jit:
+        if not tracing.get() and not jax.config.jax_disable_jit:
             raise _Unplanned
         return fn(*args, **kwargs)
 

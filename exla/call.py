@@ -30,9 +30,10 @@ from exla.ir.memory import project
 from exla.ir.program import Program, as_struct, canonical
 from exla.options import Options
 from exla.passes.unless import EXPANSIONS
-from exla.search.driver import Call, Choice, decide
+from exla.search.choice import Call, Choice
+from exla.search.driver import decide
 from exla.strict import tolerate
-from exla.targets.base import TARGETS
+from exla.targets.base import find_target, place_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +78,10 @@ def trace(fn: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
     return jax.make_jaxpr(fn)(*(as_struct(a) for a in avals))
 
 
-def read(closed: Any) -> Program:
+def read(closed: Any, platform: str | None = None) -> Program:
     """The canonical program of a closed jaxpr; as it was traced where it cannot be made canonical."""
     with tolerate("reading the program"):
-        return canonical(closed)
+        return canonical(closed, platform)
     return Program(jaxpr=_compat.constants_as_inputs(closed.jaxpr), consts=tuple(closed.consts))
 
 
@@ -101,17 +102,18 @@ def plan(jaxpr: Any, wishes: Wishes, *, inline: bool, donated: tuple[int, ...] =
     """
 
     def make() -> Choice:
+        target = find_target(wishes.options.target)
         structs = [as_struct(a) for a in jaxpr.in_avals]
         run = _compat.as_function(jaxpr)
         options = dict(wishes.compiler_options)
         call = Call(
-            program=read(jaxpr),
-            compile_plain=lambda: jax.jit(run).lower(*structs).compile(compiler_options=options or None),
+            program=read(jaxpr, target.platform),
+            compile_plain=lambda: target.finish(jax.jit(run).lower(*place_all(target, structs)), options),
             donated=donated,
             compiler_options=options,
             inline=inline,
         )
-        return decide(call, TARGETS.get(wishes.options.target or "cpu"), wishes.options)
+        return decide(call, target, wishes.options)
 
     return derived.get(jaxpr, ("plan", wishes, inline, donated), make)
 

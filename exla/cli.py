@@ -1,10 +1,11 @@
 """The `exla` command.
 
+    exla targets
     exla rules discover --equations 3 --out found.json
 
-COMMANDS is the table of subcommands, by group. A subcommand is a module of `exla.commands` with a
-docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`. Modules are imported when they
-are asked for: `exla --help` loads none of them, and no JAX.
+COMMANDS is the table of commands, by group; those of the group "" have none. A command is a module of `exla.commands`
+with a docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`. Modules are imported when
+they are asked for: `exla --help` loads none of them, and no JAX.
 
 Exit codes: 0 done, 1 not done, 2 not understood.
 """
@@ -17,12 +18,13 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
+    "": {"targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached")},
     "rules": {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
         "verify": ("exla.commands.rules_verify", "check what every replace rule owes"),
     },
 }
-"""Group -> subcommand -> (its module, what it does)."""
+"""Group -> command -> (its module, what it does)."""
 
 GROUPS = {"rules": "match-and-replace rules"}
 
@@ -31,12 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="exla", description="Run JAX functions under a hard memory cap.")
-    groups = parser.add_subparsers(dest="group", metavar="GROUP", required=True)
+    top = parser.add_subparsers(metavar="COMMAND", required=True)
     for group, commands in COMMANDS.items():
-        grouped = groups.add_parser(group, help=GROUPS[group], description=GROUPS[group])
-        names = grouped.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        names, before = top, list[str]()
+        if group:
+            grouped = top.add_parser(group, help=GROUPS[group], description=GROUPS[group])
+            names, before = grouped.add_subparsers(metavar="COMMAND", required=True), [group]
         for name, (module, text) in commands.items():
-            if words[:2] == [group, name]:
+            if words[: len(before) + 1] == [*before, name]:
                 command = importlib.import_module(module)
                 form = argparse.RawDescriptionHelpFormatter
                 one = names.add_parser(name, help=text, description=command.__doc__, formatter_class=form)

@@ -33,6 +33,10 @@ class ReplayMiss(ExlaError):
     """A decision does not apply to this program; the message is the reason."""
 
 
+class PlanError(ExlaError, ValueError):
+    """A saved plan cannot be read, or is of another program; the message says what is wrong or differs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Holder:
     """One value that holds the peak.

@@ -14,19 +14,18 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from exla.errors import OptionError
+from exla.targets.base import TARGETS
 from exla.units import parse_size
 
 SEARCHES = ("heuristic", "off")
-TARGETS = ("cpu",)
 NUMERICS = ("reassociate", "exact")
 RECORDS = ("append", "read", "off")
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "search": SEARCHES,
-    "target": TARGETS,
     "numerics": NUMERICS,
     "records": RECORDS,
 }
-PLANNED = {"search": ("learned", "analytic", "measured"), "target": ("gpu", "tpu")}
+PLANNED = {"search": ("learned", "analytic", "measured")}
 """Values that the design names and this release does not have yet."""
 OTHER_VARIABLES = ("EXLA_RECORDS_DIR", "EXLA_STRICT")
 SIZES = ("memory_limit", "tensor_size_threshold", "tensor_split_size")
@@ -39,7 +38,7 @@ class Options:
     Attributes:
       memory_limit: cap in bytes on arguments + outputs + temporaries - aliased; None = what the target has.
       search: who chooses what is split; "off" splits nothing, and only rewrites.
-      target: what is compiled for; None = the default device.
+      target: what is compiled for, by name; None = the default device.
       numerics: "reassociate" allows another order of summation, "exact" nothing that changes a value by more.
       tensor_size_threshold: values above this many bytes are split although they fit; None = no such threshold.
       tensor_split_size: bytes that one chunk's working set may not exceed; None = no such limit.
@@ -109,7 +108,7 @@ def _read(name: str, label: str, value: Any) -> Any:
 
 
 def _choice(name: str, label: str, value: Any) -> str:
-    valid = CHOICES[name]
+    valid = tuple(TARGETS) if name == "target" else CHOICES[name]
     if isinstance(value, str) and value in valid:
         return value
     listed = ", ".join(repr(v) for v in valid)

@@ -13,7 +13,7 @@ used as `jax.jit` compiles it where that obeys the limit, and refused otherwise 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,9 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from exla.errors import ExlaError
 from exla.ir.memory import project
 from exla.options import Options
-from exla.search.driver import Call, Choice, Tried
-from exla.targets.base import CompiledBytes, Target
+from exla.search.choice import Call, Choice, Tried
+from exla.search.driver import limit_of
+from exla.targets.base import Target
 from exla.units import format_bytes
 
 
@@ -118,49 +119,6 @@ def _spread(prefix: Any, tree: Any) -> list[Any]:
     return list(jax.tree.structure(tree).flatten_up_to(filled))
 
 
-class Placed:
-    """A target whose rewritten programs run where their arguments are."""
-
-    def __init__(self, target: Target, place: Placement) -> None:
-        self.name = target.name
-        self._target = target
-        self._place = place
-
-    def usable_bytes(self) -> int:
-        return self._target.usable_bytes()
-
-    def cache_bytes(self) -> int:
-        return self._target.cache_bytes()
-
-    def fingerprint(self) -> Mapping[str, str]:
-        return self._target.fingerprint()
-
-    def option_sets(self, product_share: float) -> Sequence[Mapping[str, str]]:
-        return self._target.option_sets(product_share)
-
-    def compiled_bytes(self, compiled: Any) -> CompiledBytes:
-        return self._target.compiled_bytes(compiled)
-
-    def compile(
-        self,
-        fn: Callable[..., Any],
-        structs: Sequence[Any],
-        *,
-        donate: Sequence[int],
-        compiler_options: Mapping[str, Any],
-    ) -> Any:
-        """Compile with the shardings that were asked for; jax.jit brings the constants to them."""
-        constants = len(structs) - len(self._place.arguments)
-        shardings = (*(None,) * constants, *self._place.arguments)
-        placed = [
-            jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type, sharding=s)
-            for x, s in zip(structs, shardings, strict=True)
-        ]
-        results = list(self._place.results)
-        jitted = jax.jit(fn, donate_argnums=tuple(donate), keep_unused=True, out_shardings=results)
-        return jitted.lower(*placed).compile(compiler_options=dict(compiler_options) or None)
-
-
 def whole(call: Call, target: Target, options: Options, place: Placement) -> Choice:
     """Use a program that cannot be split as `jax.jit` compiles it.
 
@@ -174,7 +132,8 @@ def whole(call: Call, target: Target, options: Options, place: Placement) -> Cho
       ExlaError: if the program does not obey the limit so.
     """
     start = time.perf_counter()
-    limit = options.memory_limit if options.memory_limit is not None else target.usable_bytes()
+    machine = target.machine()
+    limit = limit_of(options, target)
     compiled = call.compile_plain()
     counted = target.compiled_bytes(compiled)
     if counted.total > limit or options.tensor_size_threshold is not None or options.tensor_split_size is not None:
@@ -188,9 +147,10 @@ def whole(call: Call, target: Target, options: Options, place: Placement) -> Cho
         untouched=True,
         decisions=(),
         program=call.program,
-        peak=project(call.program),
+        peak=project(call.program, window=machine.longest_fused_reduction),
         compiled_bytes=counted,
         limit_bytes=limit,
+        machine=machine,
         tried=(Tried(what="as jax.jit compiles it", untouched=True, compiled_bytes=counted),),
         search_s=time.perf_counter() - start,
     )

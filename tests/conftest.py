@@ -1,5 +1,9 @@
 """Fixtures that every test folder shares."""
 
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX looks for the devices of the compilers that are installed
+
 import jax
 import pytest
 

@@ -10,9 +10,9 @@ import pytest
 
 import exla
 from benchmarks import isolate
-from benchmarks.untouched import comparable
 from exla import _compat
 from exla.search.records import RecordStore
+from exla.targets.hlo_text import comparable
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 

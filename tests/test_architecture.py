@@ -15,7 +15,7 @@ ALLOWED = {
     "exla.version": set(),
     "exla.strict": {"exla.errors"},
     "exla.registry": set(),
-    "exla.options": {"exla.errors", "exla.units"},
+    "exla.options": {"exla.errors", "exla.targets", "exla.units"},
     "exla.ir": {"exla._compat", "exla.errors", "exla.registry"},
     "exla.rules": {"exla._compat", "exla.errors", "exla.registry", "exla.ir"},
     "exla.passes": {"exla._compat", "exla.errors", "exla.registry", "exla.ir", "exla.rules"},
@@ -29,6 +29,11 @@ ALLOWED = {
         *("exla.ir", "exla.passes", "exla.targets", "exla.search"),
     },
     "exla.placement": {"exla.errors", "exla.options", "exla.units", "exla.ir", "exla.search", "exla.targets"},
+    "exla.planned": {
+        *("exla._compat", "exla.errors", "exla.options", "exla.placement", "exla.strict"),
+        *("exla.report", "exla.search", "exla.targets"),
+    },
+    "exla.saved": {"exla.errors", "exla.passes", "exla.planned", "exla.search", "exla.targets", "exla.version"},
     "exla.report": {
         "exla._compat",
         "exla.errors",
@@ -38,7 +43,7 @@ ALLOWED = {
         "exla.search",
         "exla.targets",
     },
-    "exla.commands": {"exla.errors", "exla.ir", "exla.rules", "exla.passes"},
+    "exla.commands": {"exla.errors", "exla.ir", "exla.passes", "exla.rules", "exla.targets", "exla.units"},
     "exla.cli": {"exla.commands"},
 }
 """Package -> what it may import besides itself; one way only. `exla.api` and `exla` may import everything."""

@@ -61,7 +61,14 @@ class Peak:
         return self.bytes - self.arguments_bytes
 
 
-def project(program: Program, *, fused: bool = True, path: Path = (), spare: Sequence[Any] = ()) -> Peak:
+def project(
+    program: Program,
+    *,
+    fused: bool = True,
+    path: Path = (),
+    spare: Sequence[Any] = (),
+    window: int | None = LONGEST_FUSED_REDUCTION,
+) -> Peak:
     """Project the peak memory of a program.
 
     Args:
@@ -69,11 +76,12 @@ def project(program: Program, *, fused: bool = True, path: Path = (), spare: Seq
       fused: whether element-wise chains are assumed to be fused.
       path: where it is: (position, which body) of each equation around it.
       spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries.
+      window: indices of an axis that the compiler reduces without storing what it reduces; None = any number.
 
     Returns:
       The peak and what holds it.
     """
-    roots = _roots(program, fused)
+    roots = _roots(program, fused, window)
     arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     last: dict[Any, int] = {}
@@ -88,7 +96,7 @@ def project(program: Program, *, fused: bool = True, path: Path = (), spare: Seq
     total = 0
     for i, eqn in enumerate(program.eqns):
         dying = [v for v in live if last.get(v, i) <= i]
-        inner = _inner_peak(eqn, path, i, fused)
+        inner = _inner_peak(eqn, path, i, fused, window)
         made = {v: value_bytes(v) for v in eqn.outvars if v in roots and roots[v] == (v,)}
         if fused and eqn.primitive.name in IN_PLACE:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
@@ -139,7 +147,7 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
     return [v for v in atoms if not isinstance(v, Literal)]
 
 
-def _roots(program: Program, fused: bool) -> dict[Any, tuple[Any, ...]]:
+def _roots(program: Program, fused: bool, window: int | None) -> dict[Any, tuple[Any, ...]]:
     """Variable -> the materialised values that it is read from; itself where it is materialised."""
     roots: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}
     outputs = set(_variables(program.outvars))
@@ -147,14 +155,14 @@ def _roots(program: Program, fused: bool) -> dict[Any, tuple[Any, ...]]:
         for var in eqn.outvars:
             if _compat.is_drop(var):
                 continue
-            if var in outputs or not (fused and _is_virtual(program, eqn, var)):
+            if var in outputs or not (fused and _is_virtual(program, eqn, var, window)):
                 roots[var] = (var,)
             else:
                 roots[var] = tuple(dict.fromkeys(r for v in _variables(eqn.invars) for r in roots[v]))
     return roots
 
 
-def _is_virtual(program: Program, eqn: Any, var: Any) -> bool:
+def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> bool:
     """Whether the compiler will probably never store this value."""
     name = eqn.primitive.name
     if name in VIEWS:
@@ -162,30 +170,34 @@ def _is_virtual(program: Program, eqn: Any, var: Any) -> bool:
     if name not in FUSIBLE:
         return False
     users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
-    if not all(user.primitive.name in FUSIBLE or _is_fused_into(user) for user in users):
+    if not all(user.primitive.name in FUSIBLE or _is_fused_into(user, window) for user in users):
         return False
     return name in CHEAP or len(users) <= 1
 
 
-def _is_fused_into(eqn: Any) -> bool:
+def _is_fused_into(eqn: Any, window: int | None) -> bool:
     """Whether a reduction computes its operand as it goes; XLA:CPU reduces longer axes by windows, in passes."""
     if eqn.primitive.name not in REDUCERS:
         return False
-    if eqn.primitive.name not in WINDOWED:
+    if window is None or eqn.primitive.name not in WINDOWED:
         return True
-    return all(eqn.invars[0].aval.shape[axis] <= LONGEST_FUSED_REDUCTION for axis in eqn.params["axes"])
+    return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
 
-def _inner_peak(eqn: Any, path: Path, position: int, fused: bool) -> Peak | None:
+def _inner_peak(eqn: Any, path: Path, position: int, fused: bool, window: int | None) -> Peak | None:
     """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
-        body = project(loop.body, fused=fused, path=(*path, (position, 0)), spare=loop.states(loop.body))
+        inside = (*path, (position, 0))
+        body = project(loop.body, fused=fused, path=inside, spare=loop.states(loop.body), window=window)
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held)
     bodies = _compat.bodies(eqn)
     jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
-    peaks = [project(Program(jaxpr=_open(j)), fused=fused, path=(*path, (position, k))) for k, j in enumerate(jaxprs)]
+    peaks = [
+        project(Program(jaxpr=_open(j)), fused=fused, path=(*path, (position, k)), window=window)
+        for k, j in enumerate(jaxprs)
+    ]
     if not peaks or eqn.primitive.name in REDUCERS | SCATTERS:
         return None
     largest = max(peaks, key=lambda p: p.temporary_bytes)

@@ -163,24 +163,27 @@ def trace_function(fn: Callable[..., Any], avals: Sequence[Any], consts: Sequenc
     return Program(jaxpr=jaxpr, consts=(*closed.consts, *consts))
 
 
-def as_struct(aval: Any) -> jax.ShapeDtypeStruct:
+def as_struct(aval: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:
     """The ShapeDtypeStruct of an abstract value, weak type kept."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    weak_type = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak_type, sharding=sharding)
 
 
-def canonical(closed: Any) -> Program:
+def canonical(closed: Any, platform: str | None = None) -> Program:
     """Flatten and canonicalise a traced function.
 
     Args:
       closed: a ClosedJaxpr, as `jax.make_jaxpr` or `jax.jit(f).trace(x).jaxpr` gives.
+      platform: JAX's name of what it will run on ("cpu", "cuda", "tpu"); None = the default device's.
 
     Returns:
       The program.
     """
     jaxpr = closed.jaxpr
+    inline = functools.partial(_inline, platform=platform or _compat.default_platform())
 
     def flat(*values: Any) -> list[Any]:
-        return evaluate(jaxpr, values, _inline)
+        return evaluate(jaxpr, values, inline)
 
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
     program = trace_function(flat, avals, closed.consts)
@@ -244,7 +247,7 @@ def evaluate(
     return [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
 
 
-def _inline(eqn: Any, operands: list[Any], source: Any = None) -> list[Any]:
+def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "cpu") -> list[Any]:
     """Evaluate one equation, calls flattened and spellings made canonical; `source` replaces its source line."""
     called = _compat.called_jaxpr(eqn)
     if called is not None:
@@ -253,11 +256,12 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None) -> list[Any]:
             source = eqn.source_info
         with _compat.equation_context(eqn, source):
             values = [*consts, *(operands[k] for k in positions)]
-            return evaluate(jaxpr, values, functools.partial(_inline, source=source))
-    branch = _compat.platform_branch(eqn, jax.default_backend())
+            return evaluate(jaxpr, values, functools.partial(_inline, source=source, platform=platform))
+    inline = functools.partial(_inline, source=source, platform=platform)
+    branch = _compat.platform_branch(eqn, platform)
     if branch is not None:
         with _compat.equation_context(eqn, source):
-            return evaluate(branch.jaxpr, [*branch.consts, *operands[1:]], functools.partial(_inline, source=source))
+            return evaluate(branch.jaxpr, [*branch.consts, *operands[1:]], inline)
     if eqn.primitive.name == "integer_pow" and eqn.params["y"] == 2:
         with _compat.equation_context(eqn, source):
             return [jax.lax.square(operands[0])]
@@ -265,7 +269,7 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None) -> list[Any]:
         return operands
     bodies = _compat.bodies(eqn)
     if bodies:
-        flat = [retrace(body, functools.partial(_inline, source=source)) for body in bodies]
+        flat = [retrace(body, inline) for body in bodies]
         return _compat.bind(eqn, *operands, source=source, **_compat.with_bodies(eqn, flat))
     is_shape_change = eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None
     if is_shape_change and np.shape(operands[0]) == tuple(eqn.outvars[0].aval.shape):

@@ -15,7 +15,7 @@ from exla.ir.factors import BARRIERS
 from exla.ir.memory import project
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Decision, Split
-from exla.search.driver import Choice, Tried
+from exla.search.choice import Choice, Tried
 from exla.targets.base import CompiledBytes
 from exla.units import format_bytes
 
@@ -142,7 +142,10 @@ def explain_text(plan: Plan) -> str:
     lines += ["", f"candidates compiled ({plan.source}, {plan.search_s:.2f} s):"]
     for tried in plan.tried:
         if tried.compiled_bytes is None:
-            lines.append(f"  did not compile ({tried.error}): {tried.what}")
+            verdict = "did not compile"
+            if tried.needed_bytes is not None:
+                verdict = f"does not fit the device, needs {format_bytes(tried.needed_bytes)}"
+            lines.append(f"  {verdict} ({tried.error}): {tried.what}")
             continue
         verdict = "obeys" if tried.compiled_bytes.total <= plan.limit_bytes else "over the limit"
         lines.append(f"  {_figure(tried.compiled_bytes)}, {verdict}: {tried.what}")
@@ -178,7 +181,7 @@ def _values(original: Program, choice: Choice) -> list[ValueReport]:
     """The biggest values of the original program and what became of each."""
     made = [v for eqn in original.eqns for v in eqn.outvars if hasattr(v.aval, "shape")]
     by_size = sorted([*original.invars, *made], key=value_bytes, reverse=True)[:MOST_VALUES]
-    stored = {h.var for h in project(original).held}
+    stored = {h.var for h in project(original, window=choice.machine.longest_fused_reduction).held}
     outputs = {v for v in original.outvars if not hasattr(v, "val")}
     fates = _fates(choice)
     reports = []

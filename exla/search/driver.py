@@ -11,7 +11,7 @@ replayed first. Nothing left: `MemoryLimitError`, before anything has run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +28,15 @@ from exla.passes.replace import Declined
 from exla.passes.replay import replay
 from exla.passes.split.decide import Seed
 from exla.passes.unless import EXPANSIONS
-from exla.search.cost import Rates, product_share
+from exla.search.choice import Call, Choice, Tried
+from exla.search.cost import product_share
 from exla.search.records import Record, RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.rewriting import rewrite
 from exla.search.strategies.heuristic import Proposal, propose
 from exla.strict import is_strict, tolerate
-from exla.targets.base import CompiledBytes, Target
+from exla.targets.base import CompiledBytes, Target, compile_for, place
+from exla.targets.machine import Machine
 from exla.version import rules_hash
 
 MOST_COMPILES = 8
@@ -42,77 +44,6 @@ HOPELESS = 3
 """After so many candidates in a row that come no nearer to the limit, the search gives up."""
 
 RECORDED = ("program", "arguments", "target", "device", "jax", "jaxlib", "xla_flags", "exla", "limit", "options")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One signature of a function, traced.
-
-    Attributes:
-      program: the canonical program.
-      compile_plain: compiles the function exactly as `jax.jit` does.
-      donated: positions of donated arguments among the flat arguments.
-      compiler_options: the user's own.
-      inline: whether it becomes part of somebody else's program, whose compiler options are not exla's to choose.
-    """
-
-    program: Program
-    compile_plain: Callable[[], Any]
-    donated: tuple[int, ...]
-    compiler_options: Mapping[str, Any]
-    inline: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """One candidate that was compiled.
-
-    Attributes:
-      what: its decisions in words.
-      untouched: whether it is the program as `jax.jit` compiles it.
-      compiled_bytes: the compiler's figure; None where it did not compile.
-      error: what the compiler said then.
-    """
-
-    what: str
-    untouched: bool
-    compiled_bytes: CompiledBytes | None
-    error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What the driver chose.
-
-    Attributes:
-      compiled: jax's Compiled; of the user's function where `untouched`, else of flat constants and arguments.
-      untouched: whether it is the program as `jax.jit` compiles it.
-      decisions: what was decided.
-      program: the program after the decisions.
-      peak: its projected peak.
-      compiled_bytes: the compiler's figure.
-      limit_bytes: the limit that it obeys.
-      seeds: the regions that were split.
-      tried: every candidate that was compiled, in order.
-      declined: rewrites that were found and not applied, with reasons.
-      sources: the user's lines of the rewrites that were.
-      source: "search" or "record".
-      search_s: seconds it took.
-    """
-
-    compiled: Any
-    untouched: bool
-    decisions: tuple[Decision, ...]
-    program: Program
-    peak: Peak
-    compiled_bytes: CompiledBytes
-    limit_bytes: int
-    seeds: tuple[Seed, ...] = ()
-    tried: tuple[Tried, ...] = ()
-    declined: tuple[Declined, ...] = ()
-    sources: Mapping[Decision, str] = field(default_factory=dict)
-    source: str = "search"
-    search_s: float = 0.0
 
 
 @dataclass
@@ -129,11 +60,21 @@ class _Search:
     tried: list[Tried] = field(default_factory=list)
     declined: tuple[Declined, ...] = ()
     sources: Mapping[Decision, str] = field(default_factory=dict)
+    machine: Machine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = self.target.machine()
 
     def plain(self) -> Choice | None:
         """Candidate 0: the program as jax.jit compiles it."""
         begin = time.perf_counter()
-        compiled = self.call.compile_plain()
+        try:
+            compiled = self.call.compile_plain()
+        except jax.errors.JaxRuntimeError as error:
+            if self.target.needed_bytes(error) is None:
+                raise
+            self._missed(self.call.program, (), error, untouched=True)
+            return None
         return self._judge(compiled, self.call.program, (), (), True, time.perf_counter() - begin)
 
     def candidate(
@@ -156,26 +97,43 @@ class _Search:
         source: str,
     ) -> Choice | None:
         begin = time.perf_counter()
-        structs = [as_struct(v.aval) for v in program.invars]
         constants = len(program.consts)
+        structs = [as_struct(v.aval) for v in program.invars]
+        structs[constants:] = place(structs[constants:], self.call.arguments)
         chosen = tuple(CompileOption(name=k, value=v) for k, v in options.items())
         decisions: tuple[Decision, ...] = (*changes, *chosen)
         try:
-            compiled = self.target.compile(
+            compiled = compile_for(
+                self.target,
                 emit(program, EXPANSIONS),
                 structs,
                 donate=[constants + k for k in self.call.donated],
+                results=self.call.results,
                 compiler_options={**options, **self.call.compiler_options},
             )
         except Exception as error:
             if is_strict() and not isinstance(error, jax.errors.JaxRuntimeError):
                 raise
-            said = str(error).partition("\n")[0]
-            self.tried.append(Tried(what=_words(decisions), untouched=False, compiled_bytes=None, error=said))
-            self._record(decisions, "compile_error", _projected(program), None, False, None)
+            self._missed(program, decisions, error, untouched=False)
             return None
         spent = time.perf_counter() - begin
         return self._judge(compiled, program, decisions, seeds, False, spent, source)
+
+    def _missed(self, program: Program, decisions: Sequence[Decision], error: Exception, *, untouched: bool) -> None:
+        """Note a candidate that did not compile, and how much it needs where that is why."""
+        needed = self.target.needed_bytes(error)
+        said = str(error).partition("\n")[0]
+        self.tried.append(
+            Tried(what=_words(decisions), untouched=untouched, compiled_bytes=None, needed_bytes=needed, error=said)
+        )
+        status = "compile_error" if needed is None else "oom"
+        self._record(decisions, status, self.projected(program), None, untouched, None)
+
+    def projected(self, program: Program) -> Peak:
+        """The projected peak, for the report; empty where it cannot be projected."""
+        with tolerate("projecting its memory"):
+            return project(program, window=self.machine.longest_fused_reduction)
+        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
 
     def _judge(
         self,
@@ -189,7 +147,7 @@ class _Search:
     ) -> Choice | None:
         counted = self.target.compiled_bytes(compiled)
         self.tried.append(Tried(what=_words(decisions), untouched=untouched, compiled_bytes=counted))
-        peak = _projected(program)
+        peak = self.projected(program)
         obeys = counted.total <= self.limit_bytes
         if source == "search":
             self._record(decisions, "ok" if obeys else "over_limit", peak, counted, untouched, compile_s)
@@ -203,6 +161,7 @@ class _Search:
             peak=peak,
             compiled_bytes=counted,
             limit_bytes=self.limit_bytes,
+            machine=self.machine,
             seeds=tuple(seeds),
             tried=tuple(self.tried),
             declined=self.declined,
@@ -247,22 +206,31 @@ class _Search:
             if record.status != "ok" or record.is_default:
                 continue
             try:
-                decisions = [from_json(d) for d in record.decisions]
-                changes = [d for d in decisions if not isinstance(d, CompileOption)]
-                program = self.call.program
-                for change in changes:
-                    program = replay(program, change)
+                return self.again([from_json(d) for d in record.decisions], "record")
             except (ReplayMiss, ValueError):
                 continue
-            return self.candidate(program, changes, (), "record")
         return None
 
+    def again(self, decisions: Sequence[Decision], source: str) -> Choice | None:
+        """Replay what was decided before, under the compile options of then.
 
-def _projected(program: Program) -> Peak:
-    """The projected peak, for the report; empty where it cannot be projected."""
-    with tolerate("projecting its memory"):
-        return project(program)
-    return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
+        Raises:
+          ReplayMiss: if a decision does not apply.
+        """
+        if not decisions:
+            return self.plain()
+        program, changes = self.call.program, list[Change]()
+        for decision in decisions:
+            if not isinstance(decision, CompileOption):
+                changes.append(decision)
+                program = replay(program, decision)
+        options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
+        known = {name for share in (0.0, 1.0) for names in self.target.option_sets(share) for name in names}
+        if not options.keys() <= known:  # what a file says must not reach the compiler unseen
+            raise ReplayMiss(
+                f"{sorted(options.keys() - known)} are no compile options that exla sets on {self.target.name}"
+            )
+        return self._compile(program, changes, (), options, source)
 
 
 def _words(decisions: Sequence[Decision]) -> str:
@@ -277,16 +245,42 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
     with tolerate("planning"):
         return search(call, target, options)
     attempt = _Search(
-        call=call, target=target, options=options, limit_bytes=_limit(options, target), store=None, key={}
+        call=call, target=target, options=options, limit_bytes=limit_of(options, target), store=None, key={}
     )
     choice = attempt.plain()
     if choice is None:
-        raise _refusal(attempt, (), _projected(call.program))
+        raise _refusal(attempt, (), attempt.projected(call.program))
     return choice
 
 
-def _limit(options: Options, target: Target) -> int:
-    return options.memory_limit if options.memory_limit is not None else target.usable_bytes()
+def follow(call: Call, target: Target, options: Options, decisions: Sequence[Decision]) -> Choice:
+    """Compile what was decided before, and count it again.
+
+    Args:
+      call: the traced call.
+      target: what to compile for.
+      options: the user's options.
+      decisions: of an earlier choice, for the same program.
+
+    Raises:
+      ReplayMiss: if a decision does not apply to this program, or does not compile for this target.
+      MemoryLimitError: if what was decided does not obey the limit.
+    """
+    attempt = _Search(
+        call=call, target=target, options=options, limit_bytes=limit_of(options, target), store=None, key={}
+    )
+    choice = attempt.again(decisions, "plan")
+    if choice is None and attempt.tried[-1].peak_bytes is None:
+        raise ReplayMiss(f"what was decided does not compile for {target.name}: {attempt.tried[-1].error}")
+    if choice is None:
+        raise _refusal(attempt, (), attempt.projected(call.program))
+    return choice
+
+
+def limit_of(options: Options, target: Target) -> int:
+    """The limit in bytes: what the user asks for, and never more than the device has."""
+    usable = target.usable_bytes()
+    return usable if options.memory_limit is None else min(options.memory_limit, usable)
 
 
 def search(call: Call, target: Target, options: Options) -> Choice:
@@ -303,7 +297,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     Raises:
       MemoryLimitError: if no candidate obeys the limit. Nothing has run.
     """
-    limit = _limit(options, target)
+    limit = limit_of(options, target)
     named_limit = options.memory_limit is not None
     store = RecordStore(None) if options.records != "off" and named_limit else None
     attempt = _Search(
@@ -315,7 +309,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         key=_key(call, target, options, limit) if store is not None else {},
     )
     knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
-    floor = _projected(call.program)
+    floor = attempt.projected(call.program)
     unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit
     if not knobs and not unsplit_hopeless:
         choice = attempt.recorded() or attempt.plain()
@@ -331,29 +325,31 @@ def search(call: Call, target: Target, options: Options) -> Choice:
 
 def _split(search: _Search, limit: int, floor: Peak) -> tuple[Choice | None, Sequence[Proposal]]:
     """Rewrite, then propose and compile until something obeys; without the rewrites where nothing obeys with them."""
-    rates = Rates(cache_bytes=search.target.cache_bytes())
+    machine = search.machine
     program = search.call.program
-    plain = search.candidate(program, (), ())
+    has_options = not search.call.inline and any(search.target.option_sets(product_share(program)))
+    plain = search.candidate(program, (), ()) if has_options else None
     if plain is not None and not _wants_smaller(search.options, program):
         return plain, ()
     room = max(limit - floor.arguments_bytes - floor.outputs_bytes, 0)
-    made = rewrite(program, rates, search.options.numerics == "exact", room, search.options.rules)
+    made = rewrite(program, machine, search.options.numerics == "exact", room, search.options.rules)
     search.declined, search.sources = made.declined, dict(zip(made.decisions, made.sources, strict=True))
-    if made.decisions and project(made.program).bytes <= limit and not _wants_smaller(search.options, made.program):
+    fits = search.projected(made.program).bytes <= limit
+    if made.decisions and fits and not _wants_smaller(search.options, made.program):
         choice = search.candidate(made.program, made.decisions, ())
         if choice is not None:
             return choice, ()
     if search.options.search == "off":
         return None, ()
-    choice, best = _descend(search, made.program, made.decisions, limit, rates)
+    choice, best = _descend(search, made.program, made.decisions, limit, machine)
     if choice is None and made.decisions:
-        choice, unchanged = _descend(search, program, (), limit, rates)
+        choice, unchanged = _descend(search, program, (), limit, machine)
         best = (*best, *unchanged)
     return choice, best
 
 
 def _descend(
-    search: _Search, program: Program, changes: Sequence[Change], limit: int, rates: Rates
+    search: _Search, program: Program, changes: Sequence[Change], limit: int, machine: Machine
 ) -> tuple[Choice | None, Sequence[Proposal]]:
     """Propose and compile until something obeys, tightening the goal by the compiler's word."""
     goal = limit
@@ -364,7 +360,7 @@ def _descend(
         proposals = propose(
             program,
             goal,
-            rates,
+            machine,
             search.options.tensor_split_size,
             search.options.tensor_size_threshold,
             search.options.numerics == "exact",
@@ -379,11 +375,11 @@ def _descend(
         choice = search.candidate(first.program, first.decisions, first.seeds)
         if choice is not None:
             return choice, best
-        counted = search.tried[-1].compiled_bytes
-        smallest.append(min([*smallest[-1:], counted.total] if counted else smallest[-1:], default=goal))
+        counted = search.tried[-1].peak_bytes
+        smallest.append(min([*smallest[-1:], counted] if counted else smallest[-1:], default=goal))
         if len(smallest) > HOPELESS and smallest[-1] > 0.95 * smallest[-1 - HOPELESS]:
             break
-        over = 2 * limit if counted is None else counted.total
+        over = 2 * limit if counted is None else counted
         fixed = first.peak.arguments_bytes + first.peak.outputs_bytes
         share = max(limit - fixed, 0) / max(over - fixed, 1)
         goal = fixed + max(int((min(goal, first.peak.bytes) - fixed) * min(share, 0.9) * 0.9), 0)
@@ -398,10 +394,7 @@ def _wants_smaller(options: Options, program: Program) -> bool:
 
 def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, str]:
     parts = {
-        "program": fingerprint(call.program),
-        "arguments": " ".join(v.aval.str_short() for v in call.program.invars) + f" donated {call.donated}",
-        **target.fingerprint(),
-        "exla": rules_hash(),
+        **describe(call, target),
         "limit": str(limit),
         "options": f"{options.search} {options.numerics} {options.tensor_size_threshold} "
         f"{options.tensor_split_size} {options.rules} {sorted(call.compiler_options.items())} {call.inline}",
@@ -409,13 +402,23 @@ def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, 
     return make_key(**{name: parts.get(name, "") for name in RECORDED})
 
 
+def describe(call: Call, target: Target) -> dict[str, str]:
+    """What an outcome depends on but for limit and options, by name."""
+    return {
+        "program": fingerprint(call.program),
+        "arguments": " ".join(v.aval.str_short() for v in call.program.invars) + f" donated {call.donated}",
+        **target.fingerprint(),
+        "exla": rules_hash(),
+    }
+
+
 def _refusal(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:
-    found = [t.compiled_bytes.total for t in search.tried if t.compiled_bytes is not None]
+    found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None]
     return refusal(
         program=search.call.program,
         options=search.options,
         limit_bytes=search.limit_bytes,
         smallest_bytes=min(found, default=floor.arguments_bytes + floor.outputs_bytes),
         proposals=proposals,
-        peak=_projected(search.call.program),
+        peak=search.projected(search.call.program),
     )

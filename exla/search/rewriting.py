@@ -16,8 +16,9 @@ from exla.ir.program import Program
 from exla.passes.decisions import Reorder, Replace
 from exla.passes.reorder import apply_reorder, enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
-from exla.search.cost import Rates, predict_s
+from exla.search.cost import predict_s
 from exla.strict import tolerate
+from exla.targets.machine import Machine
 
 MOST_CHANGES = 24
 
@@ -40,13 +41,13 @@ class Rewriting:
 
 
 def rewrite(
-    program: Program, rates: Rates, exact: bool, room_bytes: int = 1 << 62, asked_for: Sequence[str] = ()
+    program: Program, machine: Machine, exact: bool, room_bytes: int = 1 << 62, asked_for: Sequence[str] = ()
 ) -> Rewriting:
     """Apply the rules in force, and better orders of products, to a fix-point.
 
     Args:
       program: the canonical program.
-      rates: the machine, for predicted time.
+      machine: the machine, for predicted time.
       exact: whether every bit must stay as it is.
       room_bytes: what values between the products may take.
       asked_for: opt-in rules that are in force too.
@@ -61,9 +62,9 @@ def rewrite(
     while len(decisions) < MOST_CHANGES:
         found: tuple[Replace | Reorder, Program] | None = None
         with tolerate("rewriting"):
-            found = _next(program, rules, rates, declined, not decisions)
+            found = _next(program, rules, machine, declined, not decisions)
             if found is None and not exact:
-                found = _next_order(program, rates, room_bytes)
+                found = _next_order(program, machine, room_bytes)
         if found is None:
             break
         decisions.append(found[0])
@@ -82,7 +83,7 @@ def _source(program: Program, decision: Replace | Reorder) -> str:
 
 
 def _next(
-    program: Program, rules: list[str], rates: Rates, declined: dict[str, Declined], reports: bool
+    program: Program, rules: list[str], machine: Machine, declined: dict[str, Declined], reports: bool
 ) -> tuple[Replace, Program] | None:
     """The first replacement that pays; what is declined is reported for the user's own program only."""
     before = None
@@ -97,8 +98,8 @@ def _next(
         except ReplayMiss as miss:
             reason = str(miss)
         else:
-            before = before or _worth(program, rates)
-            after = _worth(changed, rates)
+            before = before or _worth(program, machine)
+            after = _worth(changed, machine)
             if _pays(before, after):
                 return decision, changed
             reason = f"it would not pay: {after[0]} bytes for {before[0]}, {after[1]:.2g} s for {before[1]:.2g} s"
@@ -108,23 +109,23 @@ def _next(
     return None
 
 
-def _next_order(program: Program, rates: Rates, room_bytes: int) -> tuple[Reorder, Program] | None:
+def _next_order(program: Program, machine: Machine, room_bytes: int) -> tuple[Reorder, Program] | None:
     """The first contraction that is better evaluated in another order."""
 
     def seconds(products: int, read: int, written: int) -> float:
-        return 2 * products / rates.flops + 4 * (read + written) / rates.bytes_per_s + rates.kernel_s
+        return 2 * products / machine.flops + 4 * (read + written) / machine.bytes_per_s + machine.kernel_s
 
     before = None
     for decision, _ in enumerate_reorders(program, seconds, room_bytes):
         changed = apply_reorder(program, decision)
-        before = before or _worth(program, rates)
-        if _pays(before, _worth(changed, rates)):
+        before = before or _worth(program, machine)
+        if _pays(before, _worth(changed, machine)):
             return decision, changed
     return None
 
 
-def _worth(program: Program, rates: Rates) -> tuple[int, float]:
-    return project(program).bytes, predict_s(program, rates)
+def _worth(program: Program, machine: Machine) -> tuple[int, float]:
+    return project(program, window=machine.longest_fused_reduction).bytes, predict_s(program, machine)
 
 
 def _pays(before: tuple[int, float], after: tuple[int, float]) -> bool:

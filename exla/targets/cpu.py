@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jax
 import jaxlib
+from jax.sharding import Sharding, SingleDeviceSharding
 
 from exla.targets.base import TARGETS, CompiledBytes
 from exla.targets.cpu_scratch import scratch_bytes
+from exla.targets.machine import Machine
 
 CGROUP_FILE = Path("/proc/self/cgroup")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -38,14 +40,22 @@ class Cpu:
     """XLA:CPU on this machine."""
 
     name = "cpu"
+    platform = "cpu"
+
+    def attached(self) -> bool:
+        return True
+
+    def sharding(self) -> Sharding | None:
+        """None where the default device is a CPU, else this machine's first."""
+        return None if jax.default_backend() == "cpu" else SingleDeviceSharding(jax.devices("cpu")[0])
 
     def usable_bytes(self) -> int:
         """The least of the machine's available memory and what the control group leaves, in bytes."""
         return min([_available_bytes(), *_cgroup_bytes()])
 
-    def cache_bytes(self) -> int:
-        """Working set for one chunk: an eighth of the last-level cache, between 1 and 8 MiB."""
-        return min(max(_last_level_cache_bytes() // 8, 1 << 20), 8 << 20)
+    def machine(self) -> Machine:
+        """A chunk's working set is an eighth of the last-level cache, between 1 and 8 MiB."""
+        return Machine(cache_bytes=min(max(_last_level_cache_bytes() // 8, 1 << 20), 8 << 20))
 
     def fingerprint(self) -> Mapping[str, str]:
         return {
@@ -59,16 +69,11 @@ class Cpu:
     def option_sets(self, product_share: float) -> Sequence[Mapping[str, str]]:
         return (YNN_PRODUCTS, NO_YNN) if product_share > MANY_PRODUCTS else (NO_YNN,)
 
-    def compile(
-        self,
-        fn: Callable[..., Any],
-        structs: Sequence[Any],
-        *,
-        donate: Sequence[int],
-        compiler_options: Mapping[str, Any],
-    ) -> Any:
-        jitted = jax.jit(fn, donate_argnums=tuple(donate), keep_unused=True)
-        return jitted.lower(*structs).compile(compiler_options=dict(compiler_options) or None)
+    def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:
+        return lowered.compile(compiler_options=dict(compiler_options) or None)
+
+    def needed_bytes(self, error: Exception) -> int | None:
+        return None
 
     def compiled_bytes(self, compiled: Any) -> CompiledBytes:
         stats = compiled.memory_analysis()

@@ -12,8 +12,8 @@ from exla.ir.program import Program, canonical
 from exla.passes.decisions import CompileOption, Replace, Split, from_json, to_json
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.passes.unless import EXPANSIONS
-from exla.search.cost import Rates
 from exla.search.rewriting import rewrite
+from exla.targets.machine import Machine
 
 NO_YNN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 """With YNNPACK's fusions a NaN gets another sign, and XLA's top-k puts it at the other end."""
@@ -239,7 +239,7 @@ def test_a_value_that_others_read_is_not_computed_twice_for_nothing():
         weight = jnp.exp(-jnp.sum(difference**2, axis=-1))
         return jnp.einsum("ijk,ij->ik", jnp.sin(difference), weight)
 
-    made = rewrite(program_of(forces, points(N)), Rates(), exact=False)
+    made = rewrite(program_of(forces, points(N)), Machine(), exact=False)
     assert not [d for d in made.decisions if isinstance(d, Replace)]
     assert any("would not pay" in str(d) for d in made.declined)
 
@@ -303,7 +303,7 @@ def test_an_opt_in_rule_is_used_only_where_it_is_asked_for(asked_for):
         return jnp.log(jnp.sum(jnp.exp(x @ y.T), axis=1))
 
     x, y = points(N), points(M, seed=1)
-    made = rewrite(program_of(spelled, x, y), Rates(), exact=False, asked_for=asked_for)
+    made = rewrite(program_of(spelled, x, y), Machine(), exact=False, asked_for=asked_for)
     reported = {d.rule for d in made.declined} | {d.rule for d in made.decisions if isinstance(d, Replace)}
     assert reported == set(asked_for)
 

@@ -1,7 +1,7 @@
 """Chunk sizes: which ones are worth considering for a factor.
 
-A chunk that divides the factor needs no tail program, and one that is a multiple of 8 fills vector lanes. Sizes
-are proposed from working sets: from a part of the cache up to what the cap leaves.
+A chunk that divides the factor needs no tail program, and one that is a multiple of the device's lanes (8 on a CPU, 128
+on a TPU) fills its vectors. Sizes are proposed from working sets: from a part of the cache up to what the cap leaves.
 """
 
 from __future__ import annotations
@@ -14,29 +14,34 @@ MANY_LANES = 8
 """From this many full vectors on, a last partial one costs nothing that can be measured."""
 
 
-def tidy(size: int, chunk: int, least: int = 1) -> int:
+def tidy(size: int, chunk: int, least: int = 1, lanes: int = LANES) -> int:
     """Move a chunk size down to a nearby one that wastes less.
 
     Args:
       size: indices of the factor.
       chunk: the largest chunk wanted.
       least: the smallest allowed.
+      lanes: indices that the hardware takes at once.
 
     Returns:
-      In this order of preference: a divisor of `size` that is a multiple of 8, from half of `chunk` up; any
+      In this order of preference: a divisor of `size` that is a multiple of the lanes, from half of `chunk` up; any
       divisor from half of `chunk` up, if the chunk is so large that lanes do not matter; else the balanced chunk
-      of the same trip count, rounded up to a multiple of 8 where that stays within `chunk`.
+      of the same trip count, rounded up to a multiple of the lanes where that stays within `chunk`, and down where
+      that costs little.
     """
     chunk = max(least, min(chunk, size - 1))
     lowest = max(least, -(-chunk // 2))
     divisors = [d for d in _divisors(size) if lowest <= d <= chunk]
     for divisor in reversed(divisors):
-        if divisor % LANES == 0 or chunk < LANES or divisor >= MANY_LANES * LANES:
+        if divisor % lanes == 0 or chunk < lanes or divisor >= MANY_LANES * lanes:
             return divisor
     trips = -(-size // chunk)
     balanced = max(least, -(-size // trips))
-    rounded = -(-balanced // LANES) * LANES
-    return rounded if rounded <= chunk else balanced
+    rounded = -(-balanced // lanes) * lanes
+    if rounded <= chunk:
+        return rounded
+    below = chunk // lanes * lanes
+    return below if 4 * below >= 3 * chunk and below >= least else balanced
 
 
 def _divisors(size: int) -> list[int]:
@@ -45,7 +50,13 @@ def _divisors(size: int) -> list[int]:
 
 
 def sizes(
-    size: int, least: int, bytes_per_index: float, fixed_bytes: float, room_bytes: float, working_sets: Sequence[int]
+    size: int,
+    least: int,
+    bytes_per_index: float,
+    fixed_bytes: float,
+    room_bytes: float,
+    working_sets: Sequence[int],
+    lanes: int = LANES,
 ) -> Iterator[int]:
     """Propose chunk sizes whose working sets are spread up to what the cap leaves.
 
@@ -56,6 +67,7 @@ def sizes(
       fixed_bytes: the projected peak of an empty chunk.
       room_bytes: what the peak may be.
       working_sets: bytes per chunk to aim at; the room itself is always added.
+      lanes: indices that the hardware takes at once.
 
     Yields:
       Distinct chunk sizes, smallest first.
@@ -64,9 +76,9 @@ def sizes(
     room = max(room_bytes - fixed_bytes, 0.0)
     for target in sorted({min(float(w), room) for w in (*working_sets, room)}):
         wanted = int(min(target / bytes_per_index, size)) if bytes_per_index > 0 else size - 1
-        if fixed_bytes + LANES * bytes_per_index <= room_bytes:
-            wanted = max(wanted, LANES)
-        chunk = tidy(size, max(wanted, least), least)
+        if fixed_bytes + lanes * bytes_per_index <= room_bytes:
+            wanted = max(wanted, lanes)
+        chunk = tidy(size, max(wanted, least), least, lanes)
         if chunk not in known and fixed_bytes + chunk * bytes_per_index <= room_bytes:
             known.add(chunk)
             yield chunk

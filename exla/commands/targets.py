@@ -1,0 +1,58 @@
+"""List what programs can be compiled for: memory, bandwidth, peak rates, and whether it is here.
+
+The numbers of an accelerator are those of its data sheet; `memory` is what a program may use where no memory_limit is
+named. A target that is not attached can be compiled for wherever its compiler is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+COLUMNS = ("target", "memory", "bandwidth", "bf16 peak", "f32 peak", "attached", "compiler")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON line for each target")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the targets; 0."""
+    from exla.targets.base import TARGETS
+    from exla.targets.listing import row
+    from exla.units import format_bytes
+
+    table = Table(title="What exla compiles for", title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold")
+    for name in TARGETS:
+        found: dict[str, Any] = row(TARGETS.get(name))
+        if arguments.json:
+            print(json.dumps(found))
+            continue
+        memory = found["usable_bytes"]
+        install = escape(f"pip install {found['install']}") if found["install"] else "installed"
+        table.add_row(
+            name,
+            "" if memory is None else format_bytes(memory),
+            *(_rate(found[key], unit) for key, unit in RATES),
+            "yes" if found["attached"] else "no",
+            install,
+        )
+    if not arguments.json:
+        Console().print(table)
+    return 0
+
+
+RATES = (("bytes_per_s", "GB/s"), ("matrix_flops", "TFLOP/s"), ("vector_flops", "TFLOP/s"))
+
+
+def _rate(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value / (1e9 if unit == 'GB/s' else 1e12):,.0f} {unit}"

@@ -1,0 +1,129 @@
+"""Plans on disk: what was decided for one signature, as JSON, to be replayed on another machine.
+
+    exla.save(compiled, "attention.plan.json")
+    compiled = exla.load("attention.plan.json", attention, arguments)
+
+A plan holds decisions and what they were made for, nothing that runs. Loading one traces the function again, replays
+the decisions, compiles, and counts: a plan that does not fit the program, or does not obey the limit there, is an
+error. A file is trusted with nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from exla.errors import PlanError
+from exla.passes.decisions import Decision, from_json, to_json
+from exla.planned import Compiled, Planned
+from exla.search.driver import describe
+from exla.targets.hlo_text import hlo_hash
+from exla.version import __version__
+
+FORMAT = 1
+MUST_AGREE = ("program", "arguments")
+"""Parts of a plan's origin without which its decisions mean nothing."""
+_KEPT = ("target", "memory_limit", "numerics", "search", "rules", "records")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedPlan:
+    """A plan as it was read.
+
+    Attributes:
+      decisions: what to replay.
+      options: exla's options under which it was made.
+      origin: what it was made for, by name: program, arguments, target, device, versions.
+      hlo_hash: of the optimised HLO, without source lines.
+      path: where it was read.
+    """
+
+    decisions: tuple[Decision, ...]
+    options: Mapping[str, Any]
+    origin: Mapping[str, str]
+    hlo_hash: str
+    path: str
+
+    def check(self, planned: Planned) -> None:
+        """Compare what the plan was made for with what it was loaded for.
+
+        Raises:
+          PlanError: if it is of another program or other arguments.
+        """
+        found = describe(planned.traced, planned.target)
+        for name in MUST_AGREE:
+            if self.origin[name] != found[name]:
+                raise PlanError(
+                    f"{self.path} was made for another {name.rstrip('s')}: {self.origin[name][:200]!r} there, "
+                    f"{found[name][:200]!r} here; plan anew with exla.compile"
+                )
+
+
+def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
+    """Write what was decided for a compiled function, to be loaded by `exla.load`.
+
+    Args:
+      compiled: what `exla.compile(...)` or `exla.jit(f).lower(...).compile()` returned.
+      path: the file, which is written whole or not at all.
+    """
+    planned = compiled.planned
+    choice = planned.choice
+    options = {k: v for k, v in asdict(planned.options).items() if k in _KEPT}
+    row = {
+        "exla_plan": FORMAT,
+        "exla_version": __version__,
+        "origin": describe(planned.traced, planned.target),
+        "options": {**options, "target": planned.target.name, "memory_limit": choice.limit_bytes},
+        "decisions": [to_json(d) for d in choice.decisions],
+        "projected_bytes": choice.peak.bytes,
+        "compiled_bytes": choice.compiled_bytes.total,
+        "hlo_hash": hlo_hash(choice.compiled.as_text()),
+    }
+    target = Path(path)
+    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=target.name, delete=False) as file:
+        json.dump(row, file, indent=1)
+        file.write("\n")
+    os.replace(file.name, target)
+
+
+def read_plan(path: str | os.PathLike[str]) -> SavedPlan:
+    """Read a plan.
+
+    Args:
+      path: what `save` wrote.
+
+    Raises:
+      PlanError: if it is not there, not JSON, of another format, or lacks something.
+    """
+    try:
+        row = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path} cannot be read as a plan: {error}") from error
+    if not isinstance(row, dict) or row.get("exla_plan") != FORMAT:
+        found = row.get("exla_plan") if isinstance(row, dict) else None
+        raise PlanError(f"{path} is no plan of format {FORMAT} (its format: {found!r}); exla.save writes one")
+    origin, options, decisions = row.get("origin"), row.get("options"), row.get("decisions")
+    if not (
+        isinstance(origin, dict)
+        and all(isinstance(origin.get(name), str) for name in MUST_AGREE)
+        and isinstance(options, dict)
+        and set(options) == set(_KEPT)
+        and isinstance(decisions, list)
+    ):
+        raise PlanError(f"{path} is incomplete: it needs origin, options ({', '.join(_KEPT)}) and decisions")
+    try:
+        replayed = tuple(from_json(d) for d in decisions)
+    except (ValueError, TypeError, KeyError) as error:
+        raise PlanError(f"{path} holds what is no decision: {error}") from error
+    return SavedPlan(
+        decisions=replayed,
+        options=options,
+        origin=origin,
+        hlo_hash=str(row.get("hlo_hash", "")),
+        path=str(path),
+    )

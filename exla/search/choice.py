@@ -1,0 +1,99 @@
+"""What the driver is asked and what it answers: a traced call, the candidates that were tried, the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from exla.ir.memory import Peak
+from exla.ir.program import Program
+from exla.passes.decisions import Decision
+from exla.passes.replace import Declined
+from exla.passes.split.decide import Seed
+from exla.targets.base import CompiledBytes
+from exla.targets.machine import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One signature of a function, traced.
+
+    Attributes:
+      program: the canonical program.
+      compile_plain: compiles the function exactly as `jax.jit` does.
+      donated: positions of donated arguments among the flat arguments.
+      compiler_options: the user's own.
+      inline: whether it becomes part of somebody else's program, whose compiler options are not exla's to choose.
+      arguments: shardings of the flat arguments; None, for one or for all, where nothing is said.
+      results: shardings of the results, likewise.
+    """
+
+    program: Program
+    compile_plain: Callable[[], Any]
+    donated: tuple[int, ...]
+    compiler_options: Mapping[str, Any]
+    inline: bool = False
+    arguments: Sequence[Any] | None = None
+    results: Sequence[Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One candidate that was compiled.
+
+    Attributes:
+      what: its decisions in words.
+      untouched: whether it is the program as `jax.jit` compiles it.
+      compiled_bytes: the compiler's figure; None where it did not compile.
+      needed_bytes: what it needs by the word of a compiler that refused it for that.
+      error: what the compiler said then.
+    """
+
+    what: str
+    untouched: bool
+    compiled_bytes: CompiledBytes | None
+    needed_bytes: int | None = None
+    error: str = ""
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The compiler's word on what it takes; None where it gave none."""
+        return self.needed_bytes if self.compiled_bytes is None else self.compiled_bytes.total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the driver chose.
+
+    Attributes:
+      compiled: jax's Compiled; of the user's function where `untouched`, else of flat constants and arguments.
+      untouched: whether it is the program as `jax.jit` compiles it.
+      decisions: what was decided.
+      program: the program after the decisions.
+      peak: its projected peak.
+      compiled_bytes: the compiler's figure.
+      limit_bytes: the limit that it obeys.
+      seeds: the regions that were split.
+      machine: what was planned for.
+      tried: every candidate that was compiled, in order.
+      declined: rewrites that were found and not applied, with reasons.
+      sources: the user's lines of the rewrites that were.
+      source: "search", "record" or "plan" (a saved one).
+      search_s: seconds it took.
+    """
+
+    compiled: Any
+    untouched: bool
+    decisions: tuple[Decision, ...]
+    program: Program
+    peak: Peak
+    compiled_bytes: CompiledBytes
+    limit_bytes: int
+    machine: Machine
+    seeds: tuple[Seed, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    declined: tuple[Declined, ...] = ()
+    sources: Mapping[Decision, str] = field(default_factory=dict)
+    source: str = "search"
+    search_s: float = 0.0

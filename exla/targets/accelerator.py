@@ -1,0 +1,187 @@
+"""What GPU and TPU targets share: a data sheet, a device that may be attached or not, and the compiler's word.
+
+Both compilers assign every buffer themselves, so that arguments + outputs + temporaries + code - aliased is what a
+program takes, and no library allocates beside it. Where no such device is attached, the compiler alone is loaded and
+given the topology (TPU) or the description (GPU) of one; a program compiled so can be counted, read and saved, not run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jaxlib
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from exla import _compat
+from exla.errors import ExlaError
+from exla.targets.base import CompiledBytes
+from exla.targets.facts import Facts, sheet_of
+from exla.targets.machine import Machine
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_AMOUNT = r"(\d+(?:\.\d+)?)([KMGT]?)"
+_NEEDED = (
+    re.compile(rf"total memory required[^(]*\({_AMOUNT}\)"),
+    re.compile(rf"[Uu]sed {_AMOUNT}i?B? of "),
+    re.compile(rf"[Aa]llocat\w* {_AMOUNT}i?B?(?:ytes)?\b"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiler:
+    """How the compiler of one platform is reached on a machine without the device.
+
+    Attributes:
+      distribution: the name of the package that brings it.
+      install: what to `pip install` for a data sheet.
+      installed: whether it is, for a data sheet.
+      device: the device that it compiles for, of a data sheet.
+      options: the options that it needs without a device.
+    """
+
+    distribution: str
+    install: Callable[[Facts], str]
+    installed: Callable[[Facts], bool]
+    device: Callable[[Facts], Any]
+    options: Mapping[str, str]
+
+
+class Accelerator:
+    """One kind of GPU or TPU.
+
+    Args:
+      name: the target's name.
+      platform: JAX's name of its platform.
+      compiler: how its compiler is reached where no such device is attached.
+      facts: its data sheet; None for whichever is attached.
+      sheets: the sheets by which an attached device is known.
+    """
+
+    def __init__(
+        self, name: str, platform: str, compiler: Compiler, facts: Facts | None, sheets: Sequence[Facts]
+    ) -> None:
+        self.name = name
+        self.platform = platform
+        self.compiler = compiler
+        self._named = facts
+        self._sheets = tuple(sheets)
+
+    @property
+    def facts(self) -> Facts:
+        """The data sheet: the one it is named after, or that of the device that is attached."""
+        if self._named is not None:
+            return self._named
+        kind = self.device().device_kind
+        sheet = sheet_of(kind, self._sheets)
+        if sheet is not None:
+            return sheet
+        known = ", ".join(s.name for s in self._sheets)
+        raise ExlaError(f"exla has no data sheet of the {kind!r} that is attached; those there are: {known}")
+
+    def attached_device(self) -> Any:
+        """The first attached device of this kind, or None."""
+        named = self._named
+        fitting = (d for d in _attached(self.platform) if named in (None, sheet_of(d.device_kind, self._sheets)))
+        return next(fitting, None)
+
+    def attached(self) -> bool:
+        return self.attached_device() is not None
+
+    def device(self) -> Any:
+        """The device that programs are compiled for: an attached one where there is, else a description of one.
+
+        Raises:
+          ExlaError: if there is none, or nothing that compiles for it; the message says what to install.
+        """
+        found = self.attached_device()
+        if found is not None:
+            return found
+        if self._named is None:
+            named = ", ".join(sheet.name for sheet in self._sheets)
+            raise ExlaError(f"target={self.name!r} is the attached device, and none is; to compile without: {named}")
+        install = self.install()
+        if install is not None:
+            raise ExlaError(f"no {self.name} is attached, and its compiler is not installed: pip install {install}")
+        return _described(self.compiler.device, self._named)
+
+    def install(self) -> str | None:
+        """What to `pip install` for its compiler; None where it is installed."""
+        facts = self._named or self._sheets[0]
+        return None if self.compiler.installed(facts) else self.compiler.install(facts)
+
+    def sharding(self) -> Sharding | None:
+        device = self.device()
+        is_default = self.attached() and device == jax.devices()[0]
+        return None if is_default else SingleDeviceSharding(device)
+
+    def usable_bytes(self) -> int:
+        """What JAX's allocator may hand out; without the device, its memory times the share that JAX takes of it."""
+        found = self.attached_device()
+        limit = ((found.memory_stats() or {}) if found is not None else {}).get("bytes_limit")
+        if limit:
+            return int(limit)
+        share = self.facts.usable_share
+        if self.platform == "cuda":
+            share = float(os.environ.get("XLA_CLIENT_MEM_FRACTION") or share)
+        return int(self.facts.memory_bytes * share)
+
+    def machine(self) -> Machine:
+        return Machine.of(self.facts)
+
+    def fingerprint(self) -> Mapping[str, str]:
+        return {
+            "target": self.facts.name,
+            "device": self.device().device_kind,
+            "jax": jax.__version__,
+            "jaxlib": f"{jaxlib.__version__} {self.compiler.distribution} {_version(self.compiler.distribution)}",
+            "xla_flags": f"{os.environ.get('XLA_FLAGS', '')} {os.environ.get('LIBTPU_INIT_ARGS', '')}".strip(),
+        }
+
+    def option_sets(self, product_share: float) -> Sequence[Mapping[str, str]]:
+        return ({},)
+
+    def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:
+        needed = {} if self.attached() else self.compiler.options
+        return lowered.compile(compiler_options={**needed, **compiler_options} or None)
+
+    def compiled_bytes(self, compiled: Any) -> CompiledBytes:
+        stats = compiled.memory_analysis()
+        return CompiledBytes(
+            arguments=stats.argument_size_in_bytes,
+            outputs=stats.output_size_in_bytes,
+            temporaries=stats.temp_size_in_bytes,
+            aliased=stats.alias_size_in_bytes,
+            unaccounted=0,
+            code=stats.generated_code_size_in_bytes,
+        )
+
+    def needed_bytes(self, error: Exception) -> int | None:
+        """Read from the compiler's message: the largest amount that it says is required."""
+        said = str(error)
+        if "RESOURCE_EXHAUSTED" not in said and "Ran out of memory" not in said:
+            return None
+        amounts = [int(float(n) * _UNITS[u]) for form in _NEEDED for n, u in form.findall(said)]
+        return max(amounts, default=self.usable_bytes() + 1)
+
+
+def _attached(platform: str) -> Sequence[Any]:
+    try:
+        return jax.devices(platform)
+    except RuntimeError:  # JAX has no such backend here
+        return ()
+
+
+@cache
+def _described(device: Callable[[Facts], Any], facts: Facts) -> Any:
+    return device(facts)
+
+
+@cache
+def _version(distribution: str) -> str:
+    return _compat.version_of(distribution)

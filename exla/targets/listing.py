@@ -1,0 +1,34 @@
+"""What is known of a target, as plain data for a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from exla.errors import ExlaError
+from exla.targets.accelerator import Accelerator
+from exla.targets.base import Target
+
+
+def row(target: Target) -> dict[str, Any]:
+    """Name, memory, rates and presence of a target; None where nothing is known.
+
+    Args:
+      target: any target. Its compiler is not loaded.
+    """
+    found: dict[str, Any] = {
+        "target": target.name,
+        "usable_bytes": None,
+        "bytes_per_s": None,
+        "matrix_flops": None,
+        "vector_flops": None,
+        "attached": target.attached(),
+        "install": None,
+    }
+    if not isinstance(target, Accelerator):
+        return {**found, "usable_bytes": target.usable_bytes()}
+    try:
+        facts = target.facts
+    except ExlaError:  # "gpu" or "tpu", and none is attached
+        return {**found, "install": target.install()}
+    rates = {name: getattr(facts, name) for name in ("bytes_per_s", "matrix_flops", "vector_flops")}
+    return {**found, **rates, "usable_bytes": target.usable_bytes(), "install": target.install()}

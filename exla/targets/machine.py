@@ -1,0 +1,82 @@
+"""What a planner has to know of a device: how fast it is at what, what its compiler fuses, which chunks suit it.
+
+The numbers only rank candidates; what is believed is the compiler's count of bytes and a clock. Those of the CPU are
+for two cores and were read off micro-benchmarks. Those of an accelerator come from its data sheet (`Machine.of`): the
+peak rates of the sheet times what real programs reach of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from exla.targets.facts import Facts
+
+REACHED = 0.5
+"""Share of a data sheet's peak that programs reach: Nvidia's and Google's own guides call half of it good."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a device does in a second, and what its compiler does with a program.
+
+    Attributes:
+      flops: multiply-adds of a matrix product, times two.
+      elements: cheap element-wise operations.
+      transcendentals: exp, log, division and their kin.
+      compares: element moves of a sort.
+      scatters: elements of indices and updates that a scatter writes.
+      selects: elements that a top-k looks at.
+      select_row_s: time to start one row of a top-k.
+      bytes_per_s: memory traffic beyond the caches.
+      cached_bytes_per_s: traffic within them.
+      first_touch_bytes_per_s: how fast the system hands out memory that was not in use before.
+      cache_bytes: working set of one chunk that stays in fast memory.
+      kernel_s: time to start one kernel.
+      lanes: a chunk of a multiple of so many indices wastes nothing.
+      matrix_tile: matrix products are computed in tiles of so many rows and columns.
+      longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
+        where there is no such bound.
+    """
+
+    flops: float = 1e11
+    elements: float = 1.2e10
+    transcendentals: float = 4e9
+    compares: float = 1e8
+    scatters: float = 3e8
+    selects: float = 1e9
+    select_row_s: float = 1e-6
+    bytes_per_s: float = 8e9
+    cached_bytes_per_s: float = 4e10
+    first_touch_bytes_per_s: float = 3e9
+    cache_bytes: int = 8 << 20
+    kernel_s: float = 3e-5
+    lanes: int = 8
+    matrix_tile: int = 1
+    longest_fused_reduction: int | None = 32
+
+    @classmethod
+    def of(cls, facts: Facts) -> Machine:
+        """The machine of a data sheet.
+
+        Args:
+          facts: its numbers.
+        """
+        vectors = REACHED * facts.vector_flops
+        return cls(
+            flops=REACHED * facts.float32_matrix_flops,
+            elements=vectors / 2,  # the sheet counts a fused multiply-add as two
+            transcendentals=vectors / 16,  # a quarter of the lanes or fewer, several instructions each
+            compares=facts.sorted_per_s,
+            scatters=facts.scattered_per_s,
+            selects=facts.selected_per_s,
+            select_row_s=0.0,
+            bytes_per_s=REACHED * facts.bytes_per_s,
+            cached_bytes_per_s=REACHED * facts.cached_bytes_per_s,
+            first_touch_bytes_per_s=math.inf,
+            cache_bytes=facts.cache_bytes // 8,
+            kernel_s=facts.kernel_s,
+            lanes=facts.lanes,
+            matrix_tile=facts.lanes,
+            longest_fused_reduction=None,
+        )
