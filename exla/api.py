@@ -187,6 +187,8 @@ class JitFunction:
                 compiler_options=self._jit_arguments.get("compiler_options") or {},
                 arguments=place.arguments if place.devices else None,
                 results=place.results if place.devices else None,
+                devices=max(len(place.devices), 1),
+                spread=place.spread,
             )
             try:
                 choice = self._choose(call, target, place)

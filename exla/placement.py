@@ -6,19 +6,20 @@ device. A program that is split is another function of flat arrays, so it has to
     place = placement({"out_shardings": on_3}, leaves, (args, kwargs), out_tree)
     place.arguments, place.results, place.devices      # (None, None), (on_3,), {device 3}
 
-A split program runs on one device. Chunks of values that are spread over several are another matter: such a program is
-used as `jax.jit` compiles it where that obeys the limit, and refused otherwise (`whole`).
+On several devices a program is planned as one, each device holding its share. What they share out already is cut by
+nobody else (`spread`); what is chosen makes them exchange no more than the plain program does.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from exla.errors import ExlaError
 from exla.ir.memory import project
@@ -48,15 +49,18 @@ class Placement:
     @property
     def whole_because(self) -> str | None:
         """Why a program that is placed so cannot be split; None where it can."""
-        if self.unknown is not None:
-            return f"split programs take shardings only, not {self.unknown!r}"
-        if len(self.devices) > 1:
-            listed = ", ".join(sorted(map(str, self.devices)))
-            return (
-                f"its arguments or results are spread over {len(self.devices)} devices ({listed}), and split programs "
-                "run on one"
-            )
-        return None
+        return None if self.unknown is None else f"split programs take shardings only, not {self.unknown!r}"
+
+    @property
+    def spread(self) -> frozenset[tuple[int, int]]:
+        """(argument, axis) of what is shared out among several devices."""
+        return frozenset(
+            (k, axis)
+            for k, s in enumerate(self.arguments)
+            if isinstance(s, NamedSharding)
+            for axis, names in enumerate(s.spec)
+            if math.prod(s.mesh.shape[n] for n in _named(names)) > 1
+        )
 
     def brought(self, leaves: Sequence[Any]) -> list[Any]:
         """The flat arguments, those that are committed elsewhere brought to where they are wanted, as by jax.jit."""
@@ -100,6 +104,11 @@ def placement(
         devices=frozenset(d for s in said if isinstance(s, Sharding) for d in s.device_set),
         unknown=next((s for s in said if not isinstance(s, Sharding)), None),
     )
+
+
+def _named(names: Any) -> tuple[str, ...]:
+    """The mesh axes of one entry of a PartitionSpec."""
+    return names if isinstance(names, tuple) else (names,) if isinstance(names, str) else ()
 
 
 def committed(x: Any) -> Sharding | None:

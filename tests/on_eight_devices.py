@@ -4,11 +4,13 @@ Each case is what `jax.jit` is given and how the arguments are placed. Device 3 
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import exla
+from exla.targets.hlo_text import collectives
 from tests.test_api import SMALL, expected, kernel_product, points
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -98,17 +100,35 @@ SEVERAL = {
 }
 
 
+@pytest.mark.parametrize("limit", ["1GiB", "40KiB"])
 @pytest.mark.parametrize("case", SEVERAL)
-def test_several_devices_work_untouched_and_are_refused_where_splitting_is_needed(case):
+def test_several_devices_each_hold_their_share_and_exchange_no_more_than_before(case, limit):
     options, place = SEVERAL[case]
-    untouched, plain = exla.jit(fn, memory_limit="1GiB", **options), jax.jit(fn, **options)
+    f, plain = exla.jit(fn, memory_limit=limit, **options), jax.jit(fn, **options)
+    plan = f.plan(*place(points()))
+    exchanged = [collectives(c.as_text()) for c in (plan.compiled, plain.lower(*place(points())).compile())]
+    assert exchanged[0].total <= exchanged[1].total and exchanged[0].in_loops == 0
+    assert plan.untouched == (limit == "1GiB") and plan.compiled_bytes <= plan.limit_bytes
     for _ in range(2):
-        got, want = untouched(*place(points()))["out"], plain(*place(points()))["out"]
+        got, want = f(*place(points()))["out"], plain(*place(points()))["out"]
         assert got.sharding == want.sharding and len(got.devices()) == 8
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    for _ in range(2):
-        with pytest.raises(exla.ExlaError, match="needs splitting.*8 devices.*cpu:7"):
-            exla.jit(fn, memory_limit="24KiB", **options)(*place(points()))
+
+
+def test_what_is_shared_out_is_cut_by_nobody_else():
+    """The rows are shared out; what is cut are the columns, which every device has."""
+    x, y, v = points()
+    f = exla.jit(lambda x, y, v: kernel_product(x, y, v), memory_limit="40KiB")
+    plan = f.plan(jax.device_put(x, SPREAD), y, v)
+    (loop,) = (e.params["loop"] for e in plan.program.eqns if e.primitive.name == "exla_split")
+    assert loop.size == len(y) != len(x)
+
+
+def test_a_program_that_only_more_exchange_would_fit_is_refused():
+    x, y, _ = points()
+    f = exla.jit(lambda x, y: jnp.sort(x @ y.T, axis=0)[::64], memory_limit="40KiB")
+    with pytest.raises(exla.MemoryLimitError):
+        f(jax.device_put(x, SPREAD), y)
 
 
 def test_a_spread_call_is_planned_apart_from_one_on_a_single_device():

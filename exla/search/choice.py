@@ -27,6 +27,8 @@ class Call:
       inline: whether it becomes part of somebody else's program, whose compiler options are not exla's to choose.
       arguments: shardings of the flat arguments; None, for one or for all, where nothing is said.
       results: shardings of the results, likewise.
+      devices: how many devices share it; the limit is that of each.
+      spread: (argument, axis) of what they share: such an axis is cut by nobody else.
     """
 
     program: Program
@@ -36,6 +38,8 @@ class Call:
     inline: bool = False
     arguments: Sequence[Any] | None = None
     results: Sequence[Any] | None = None
+    devices: int = 1
+    spread: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

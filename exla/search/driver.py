@@ -23,7 +23,7 @@ from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
-from exla.passes.decisions import Change, CompileOption, Decision, from_json, to_json
+from exla.passes.decisions import Change, CompileOption, Decision, Split, from_json, to_json
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
 from exla.passes.split.decide import Seed
@@ -36,6 +36,7 @@ from exla.search.rewriting import rewrite
 from exla.search.strategies.heuristic import Proposal, propose
 from exla.strict import is_strict, tolerate
 from exla.targets.base import CompiledBytes, Target, compile_for, place
+from exla.targets.hlo_text import Collectives, collectives
 from exla.targets.machine import Machine
 from exla.version import rules_hash
 
@@ -61,6 +62,7 @@ class _Search:
     declined: tuple[Declined, ...] = ()
     sources: Mapping[Decision, str] = field(default_factory=dict)
     machine: Machine = field(init=False)
+    exchanged: Collectives | None = None
 
     def __post_init__(self) -> None:
         self.machine = self.target.machine()
@@ -146,7 +148,11 @@ class _Search:
         source: str = "search",
     ) -> Choice | None:
         counted = self.target.compiled_bytes(compiled)
-        self.tried.append(Tried(what=_words(decisions), untouched=untouched, compiled_bytes=counted))
+        exchanged = self._exchanges_more(compiled, untouched)
+        what = _words(decisions)
+        self.tried.append(Tried(what=what, untouched=untouched, compiled_bytes=counted, error=exchanged))
+        if exchanged:
+            return None
         peak = self.projected(program)
         obeys = counted.total <= self.limit_bytes
         if source == "search":
@@ -169,6 +175,18 @@ class _Search:
             source=source,
             search_s=time.perf_counter() - self.started,
         )
+
+    def _exchanges_more(self, compiled: Any, untouched: bool) -> str:
+        """What a program for several devices has them exchange that the plain one does not; "" where nothing."""
+        if self.call.devices == 1:
+            return ""
+        found = collectives(compiled.as_text())
+        if untouched:
+            self.exchanged = found
+        known = self.exchanged
+        if found.in_loops > (known.in_loops if known else 0) or known is not None and found.total > known.total:
+            return f"its devices exchange data {found.total} times, {found.in_loops} of them on every trip of a loop"
+        return ""
 
     def _record(
         self,
@@ -310,21 +328,24 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     )
     knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
     floor = attempt.projected(call.program)
-    unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit
+    unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit * call.devices
     if not knobs and not unsplit_hopeless:
         choice = attempt.recorded() or attempt.plain()
         if choice is not None:
             return choice
     best: Sequence[Proposal] = ()
     if not unsplit_hopeless:
-        choice, best = _split(attempt, limit, floor)
+        choice, best = _split(attempt, limit * call.devices, floor)
         if choice is not None:
             return choice
     raise _refusal(attempt, best, floor)
 
 
 def _split(search: _Search, limit: int, floor: Peak) -> tuple[Choice | None, Sequence[Proposal]]:
-    """Rewrite, then propose and compile until something obeys; without the rewrites where nothing obeys with them."""
+    """Rewrite, then propose and compile until something obeys; without the rewrites where nothing obeys with them.
+
+    Programs are those of all devices together, and so is the limit: what each holds is taken for its share of it.
+    """
     machine = search.machine
     program = search.call.program
     has_options = not search.call.inline and any(search.target.option_sets(product_share(program)))
@@ -354,6 +375,7 @@ def _descend(
     """Propose and compile until something obeys, tightening the goal by the compiler's word."""
     goal = limit
     seen: set[tuple[Decision, ...]] = set()
+    barred: set[Split] = set()
     best: Sequence[Proposal] = ()
     smallest: list[int] = []
     for _ in range(MOST_COMPILES):
@@ -365,6 +387,7 @@ def _descend(
             search.options.tensor_size_threshold,
             search.options.numerics == "exact",
             changes,
+            lambda seed: seed.decision in barred or seed.cuts(search.call.spread),
         )
         proposals = [p for p in proposals if p.decisions not in seen]
         best = best or proposals
@@ -375,11 +398,14 @@ def _descend(
         choice = search.candidate(first.program, first.decisions, first.seeds)
         if choice is not None:
             return choice, best
+        if search.tried[-1].error and search.tried[-1].compiled_bytes is not None:
+            barred.update(seed.decision for seed in first.seeds)
+            continue
         counted = search.tried[-1].peak_bytes
         smallest.append(min([*smallest[-1:], counted] if counted else smallest[-1:], default=goal))
         if len(smallest) > HOPELESS and smallest[-1] > 0.95 * smallest[-1 - HOPELESS]:
             break
-        over = 2 * limit if counted is None else counted
+        over = 2 * limit if counted is None else counted * search.call.devices
         fixed = first.peak.arguments_bytes + first.peak.outputs_bytes
         share = max(limit - fixed, 0) / max(over - fixed, 1)
         goal = fixed + max(int((min(goal, first.peak.bytes) - fixed) * min(share, 0.9) * 0.9), 0)
@@ -406,10 +432,16 @@ def describe(call: Call, target: Target) -> dict[str, str]:
     """What an outcome depends on but for limit and options, by name."""
     return {
         "program": fingerprint(call.program),
-        "arguments": " ".join(v.aval.str_short() for v in call.program.invars) + f" donated {call.donated}",
+        "arguments": " ".join(v.aval.str_short() for v in call.program.invars)
+        + f" donated {call.donated}{_sharded(call)}",
         **target.fingerprint(),
         "exla": rules_hash(),
     }
+
+
+def _sharded(call: Call) -> str:
+    """The shardings of a call over several devices, for its key."""
+    return "" if call.devices == 1 else f" on {call.devices}: {call.arguments} -> {call.results}"
 
 
 def _refusal(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:

@@ -8,7 +8,7 @@ the user's `scan`, `while` or `cond`, carries the path that leads there; applyin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,15 @@ class Seed:
     def recomputes(self) -> bool:
         """Whether something is computed inside that is computed outside as well, so that another split may follow."""
         return self.decision.growth.again or any(window for _, _, window in self.region.instances)
+
+    def cuts(self, axes: Collection[tuple[int, int]]) -> bool:
+        """Whether any of these axes of the outermost program's arguments, as (argument, axis), is cut."""
+        if self.decision.path or not axes:
+            return False
+        program = self.region.program
+        inputs = {v: k - len(program.consts) for k, v in enumerate(program.invars)}
+        cut = (pair for instance in self.region.instances for pair in self.region.operands(instance))
+        return any(how is not None and (inputs.get(v), how[0]) in axes for v, how in cut if not isinstance(v, Literal))
 
     def split(self, chunk: int) -> Split:
         """The decision to cut this seed's factor into chunks of this size."""

@@ -57,6 +57,7 @@ class _Goal:
     most_chunk_bytes: int | None
     most_value_bytes: int | None
     exact: bool
+    barred: Callable[[Seed], bool]
 
     def peak(self, program: Program, *, fused: bool = True) -> Peak:
         return project(program, fused=fused, window=self.machine.longest_fused_reduction)
@@ -78,6 +79,7 @@ def propose(
     most_value_bytes: int | None = None,
     exact: bool = False,
     changes: Sequence[Change] = (),
+    barred: Callable[[Seed], bool] = lambda seed: False,
 ) -> list[Proposal]:
     """Propose split programs whose projected peak is within a goal.
 
@@ -89,6 +91,7 @@ def propose(
       most_value_bytes: the paper's tensor_size_threshold: values above it are split although they fit, or None.
       exact: whether what is cut must keep every bit, wherever the chunks begin.
       changes: what was decided to make the program out of the user's.
+      barred: seeds that are not to be split.
 
     Returns:
       Proposals, best first: those within the goal by predicted time, then the smallest peaks found. Empty where
@@ -100,6 +103,7 @@ def propose(
         most_chunk_bytes=most_chunk_bytes,
         most_value_bytes=most_value_bytes,
         exact=exact,
+        barred=barred,
     )
     start = Proposal(program=program, decisions=tuple(changes), seeds=(), peak=goal.peak(program), seconds=math.inf)
     beam, failed = [start, *_sunk(start, goal)], []
@@ -159,7 +163,7 @@ def _expand(parent: Proposal, goal: _Goal) -> Iterator[Proposal]:
     for seed in enumerate_splits(parent.program, held, growths(small, goal.exact)):
         region = seed.region
         first = max(region.least_chunk, min(PROBE, region.size // 2))
-        if first >= region.size:
+        if first >= region.size or goal.barred(seed):
             continue
         at_first = at_second = None
         second = min(4 * first, region.size - 1)

@@ -1,0 +1,140 @@
+"""The real compilers of TPUs and GPUs, with neither here: caps obeyed by their own word, refusals, gradients, plans."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import exla
+from exla.passes.decisions import Split
+from exla.targets.base import TARGETS, place
+from exla.targets.hlo_text import collectives, hlo_hash
+from exla.targets.tpu import topology
+
+N = 30_000
+
+
+def compiler_of(name):
+    install = TARGETS.get(name).install()
+    if install is not None:
+        pytest.skip(f"the compiler of {name} is not installed: pip install {install}")
+    return name
+
+
+@pytest.fixture(params=["tpu:v5e", "gpu:a100-40"])
+def target(request):
+    return compiler_of(request.param)
+
+
+def kernel_product(x, y, v):
+    return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)) @ v
+
+
+def points(n=N, d=3):
+    return tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((n, d), (n, d), (n,)))
+
+
+def counted(target, compiled):
+    """The compiler's own figure, asked of the compiled program again."""
+    return TARGETS.get(target).compiled_bytes(compiled).total
+
+
+def test_a_cap_is_obeyed_by_the_compilers_word(target):
+    compiled = exla.compile(kernel_product, points(), target=target, memory_limit="64MiB")
+    plan = compiled.plan
+    assert counted(target, compiled) == plan.compiled_bytes <= 64 << 20 < 4 * N * N
+    assert any(isinstance(d, Split) for d in plan.decisions) and "while" in compiled.as_text()
+    with pytest.raises(exla.ExlaError, match="not attached"):
+        compiled(*(np.ones(s.shape, np.float32) for s in points()))
+
+
+def test_what_fits_is_compiled_as_it_is(target):
+    plan = exla.jit(kernel_product, target=target).plan(*points(100))
+    assert plan.untouched and plan.limit_bytes == TARGETS.get(target).usable_bytes()
+
+
+def test_what_cannot_fit_is_refused_with_the_compilers_numbers(target):
+    def halved_until_small(x):
+        return jax.lax.while_loop(lambda c: jnp.any(c > 1), lambda c: c / 2, jnp.outer(x, x)).sum()
+
+    line = jax.ShapeDtypeStruct((1 << 14,), jnp.float32)
+    with pytest.raises(exla.MemoryLimitError, match="while") as refused:
+        exla.compile(halved_until_small, (line,), target=target, memory_limit="64MiB")
+    assert refused.value.limit_bytes == 64 << 20 < 1 << 30 <= refused.value.smallest_peak_bytes
+
+
+def test_gradients_are_split_too(target):
+    gradient = jax.grad(lambda x, y, v: jnp.sum(kernel_product(x, y, v)))
+    compiled = exla.compile(gradient, points(), target=target, memory_limit="64MiB")
+    assert counted(target, compiled) <= 64 << 20
+
+
+def test_an_exla_jit_inside_somebody_elses_program_is_planned_for_its_target(target):
+    inner = exla.jit(kernel_product, target=target, memory_limit="64MiB")
+    sharding = TARGETS.get(target).sharding()
+    placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding) for s in points()]
+    assert counted(target, jax.jit(lambda x, y, v: inner(x, y, v) + 1).lower(*placed).compile()) <= 65 << 20
+
+
+def test_a_program_that_the_tpu_compiler_refuses_fits():
+    """The same function, by `jax.jit` and by exla, for 16 GB."""
+    target = TARGETS.get(compiler_of("tpu:v5e"))
+    structs = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=target.sharding()) for s in points(100_000)]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED") as refused:
+        jax.jit(kernel_product).lower(*structs).compile()
+    assert target.needed_bytes(refused.value) >= 4 * 100_000**2 * 0.9
+    plan = exla.compile(kernel_product, points(100_000), target="tpu:v5e").plan
+    assert plan.compiled_bytes <= plan.limit_bytes == target.usable_bytes()
+    assert plan.tried[0].needed_bytes and "needs" in exla.report.plan.explain_text(plan)
+
+
+def test_four_tpus_share_a_program_and_exchange_no_more_than_before():
+    name = compiler_of("tpu:v5e")
+    devices = topology(TARGETS.get(name).facts).devices
+    mesh = Mesh(np.array(devices), ("i",))
+    rows, everywhere = NamedSharding(mesh, PartitionSpec("i")), NamedSharding(mesh, PartitionSpec())
+    x, y, v = points()
+    structs = [place([s], [p])[0] for s, p in ((x, rows), (y, everywhere), (v, everywhere))]
+    plain = jax.jit(kernel_product).lower(*structs).compile()
+    compiled = exla.compile(kernel_product, structs, target=name, memory_limit="64MiB")
+    assert counted(name, compiled) <= 64 << 20 < counted(name, plain)
+    assert len(devices) == 4 == len(jax.tree.leaves(compiled.output_shardings)[0].device_set)
+    found, before = collectives(compiled.as_text()), collectives(plain.as_text())
+    assert found.total <= before.total and found.in_loops == 0
+
+
+def test_collectives_are_counted_inside_loops_too():
+    name = compiler_of("tpu:v5e")
+    mesh = Mesh(np.array(topology(TARGETS.get(name).facts).devices), ("i",))
+    rows = NamedSharding(mesh, PartitionSpec("i"))
+
+    def fn(x):
+        return jax.lax.fori_loop(0, 5, lambda i, c: c + jnp.sin(jnp.sum(c * x)), x)
+
+    text = jax.jit(fn).lower(jax.ShapeDtypeStruct((4096,), jnp.float32, sharding=rows)).compile().as_text()
+    assert collectives(text).in_loops >= 1 and collectives(text).total >= 1
+
+
+def test_a_function_of_no_arrays_is_compiled_there(target):
+    compiled = exla.compile(lambda: jnp.arange(8.0).sum(), (), target=target)
+    assert compiled.plan.untouched
+    assert next(iter(compiled.output_shardings.device_set)).platform in target.replace("gpu", "cuda gpu")
+
+
+def test_a_branch_for_the_target_is_taken_and_no_other(target):
+    def fn(x):
+        return jax.lax.platform_dependent(x, cpu=jnp.sin, default=lambda x: x + 3)
+
+    program = exla.jit(fn, target=target).plan(jax.ShapeDtypeStruct((64,), "float32")).program
+    assert "sin" not in str(program) and "add" in str(program)
+
+
+def test_a_saved_plan_is_compiled_to_the_same_code(target, tmp_path):
+    compiled = exla.compile(kernel_product, points(), target=target, memory_limit="64MiB")
+    exla.save(compiled, tmp_path / "plan.json")
+    loaded = exla.load(tmp_path / "plan.json", kernel_product, points())
+    assert loaded.plan.decisions == compiled.plan.decisions and loaded.plan.source == "plan"
+    assert hlo_hash(loaded.as_text()) == hlo_hash(compiled.as_text())
+    with pytest.raises(exla.MemoryLimitError):
+        exla.load(tmp_path / "plan.json", kernel_product, points(), memory_limit="1500KiB")

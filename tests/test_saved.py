@@ -1,0 +1,101 @@
+"""Plans on disk: they replay to the same code and values elsewhere, and nothing else does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import exla
+from exla.saved import read_plan
+from exla.targets.hlo_text import hlo_hash
+from tests.test_api import SMALL, expected, kernel_product, points
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def saved(tmp_path):
+    compiled = exla.compile(kernel_product, points(), memory_limit=SMALL)
+    exla.save(compiled, tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def test_a_loaded_plan_gives_the_values_and_the_code_of_the_saved_one(saved):
+    loaded = exla.load(saved, kernel_product, points())
+    assert loaded.plan.decisions == read_plan(saved).decisions and loaded.plan.source == "plan"
+    assert hlo_hash(loaded.as_text()) == read_plan(saved).hlo_hash
+    assert len(loaded.plan.tried) == 1  # nothing was searched
+    np.testing.assert_allclose(loaded(*points()), expected(*points()), rtol=1e-5, atol=1e-5)
+
+
+def test_another_process_compiles_the_same_code(saved):
+    code = (
+        "import sys, exla; from exla.targets.hlo_text import hlo_hash\n"
+        "from tests.test_api import kernel_product, points\n"
+        "print(hlo_hash(exla.load(sys.argv[1], kernel_product, points()).as_text()))"
+    )
+    environment = {**os.environ, "EXLA_RECORDS": "off"}
+    command = [sys.executable, "-c", code, str(saved)]
+    child = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert child.stdout.strip() == read_plan(saved).hlo_hash, child.stderr[-2000:]
+
+
+def test_an_untouched_program_is_saved_as_one(tmp_path):
+    compiled = exla.compile(kernel_product, points(), memory_limit="1GiB")
+    exla.save(compiled, tmp_path / "plan.json")
+    loaded = exla.load(tmp_path / "plan.json", kernel_product, points())
+    assert loaded.plan.untouched
+    np.testing.assert_array_equal(loaded(*points()), jax.jit(kernel_product)(*points()))
+
+
+def test_a_plan_of_another_program_or_other_arguments_is_refused(saved):
+    x, y, v = points()
+    with pytest.raises(exla.PlanError, match="another program|does not apply"):
+        exla.load(saved, lambda x, y, v: kernel_product(x, y, v) + 1, (x, y, v))
+    with pytest.raises(exla.PlanError, match="another|does not apply"):
+        exla.load(saved, kernel_product, (x, y[:-1], v[:-1]))
+
+
+def test_a_plan_is_counted_again_under_the_limit_of_the_one_who_loads(saved):
+    with pytest.raises(exla.MemoryLimitError):
+        exla.load(saved, kernel_product, points(), memory_limit="8KiB")
+    assert exla.load(saved, kernel_product, points(), memory_limit="1GiB").plan.limit_bytes == 1 << 30
+
+
+def broken(text):
+    row = json.loads(text)
+    yield "torn", text[: len(text) // 2], "cannot be read"
+    yield "binary", "\x80\x04K\x01.", "cannot be read|no plan"
+    yield "a list", "[]", "no plan of format 1"
+    yield "format", json.dumps({**row, "exla_plan": 99}), "its format: 99"
+    yield "no decisions", json.dumps({k: v for k, v in row.items() if k != "decisions"}), "incomplete"
+    yield "options", json.dumps({**row, "options": {}}), "incomplete"
+    yield "decision", json.dumps({**row, "decisions": [{"kind": "Explode"}]}), "no decision"
+    dump = {"kind": "CompileOption", "name": "xla_dump_to", "value": "somewhere"}
+    yield "option", json.dumps({**row, "decisions": [*row["decisions"], dump]}), "xla_dump_to"
+    split = next(d for d in row["decisions"] if d["kind"] == "Split")
+    wrong = [{**split, "axis": 77}]
+    yield "axis", json.dumps({**row, "decisions": wrong}), "does not apply"
+
+
+def test_what_is_no_plan_gets_an_error_that_says_so(saved, tmp_path):
+    with pytest.raises(exla.PlanError, match="cannot be read"):
+        exla.load(tmp_path / "none.json", kernel_product, points())
+    for name, text, said in list(broken(saved.read_text())):
+        saved.write_text(text)
+        with pytest.raises(exla.PlanError, match=said):
+            exla.load(saved, kernel_product, points())
+            pytest.fail(name)
+
+
+def test_saving_over_a_plan_leaves_a_whole_one(saved):
+    exla.save(exla.compile(jnp.sin, (np.ones(3, np.float32),), memory_limit="1MiB"), saved)
+    assert read_plan(saved).decisions == () and [f.name for f in saved.parent.iterdir() if "plan" in f.name] == [
+        "plan.json"
+    ]
