@@ -8,6 +8,7 @@ from exla.api import JitFunction, compile, jit, load
 from exla.errors import (
     ExlaError,
     ExlaWarning,
+    MeasureError,
     MemoryLimitError,
     OptionError,
     PlanError,
@@ -26,6 +27,7 @@ __all__ = [
     "ExlaError",
     "ExlaWarning",
     "JitFunction",
+    "MeasureError",
     "MemoryLimitError",
     "OptionError",
     "Options",

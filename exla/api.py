@@ -324,6 +324,7 @@ def jit(
     tensor_size_threshold: int | str | None = None,
     tensor_split_size: int | str | None = None,
     records: str | None = None,
+    verify: str | None = None,
     rules: Sequence[str] | None = None,
     **jit_arguments: Any,
 ) -> Any:
@@ -341,6 +342,8 @@ def jit(
       tensor_size_threshold: split values above this although they fit (the paper's knob).
       tensor_split_size: working set that no chunk may exceed (the paper's other knob).
       records: use of the tuning records, "append", "read" or "off".
+      verify: what shows that the limit is obeyed: "compile", the compiler's count; "run", a run in a fresh process
+        with made-up arguments besides (CPU only).
       rules: names of replace rules that are in force only where they are asked for (`exla rules verify` lists them).
       **jit_arguments: every other argument of jax.jit, with its meaning. Where a call runs on several devices, the
         limit is that of each, and a program that would need splitting is an ExlaError.
@@ -364,6 +367,7 @@ def jit(
         tensor_size_threshold=tensor_size_threshold,
         tensor_split_size=tensor_split_size,
         records=records,
+        verify=verify,
         rules=rules,
     )
     check_names(options.rules)

@@ -33,6 +33,10 @@ class ReplayMiss(ExlaError):
     """A decision does not apply to this program; the message is the reason."""
 
 
+class MeasureError(ExlaError):
+    """A program could not be run in a process of its own; the message says why."""
+
+
 class PlanError(ExlaError, ValueError):
     """A saved plan cannot be read, or is of another program; the message says what is wrong or differs."""
 

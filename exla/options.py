@@ -20,10 +20,12 @@ from exla.units import parse_size
 SEARCHES = ("heuristic", "off")
 NUMERICS = ("reassociate", "exact")
 RECORDS = ("append", "read", "off")
+VERIFY = ("compile", "run")
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "search": SEARCHES,
     "numerics": NUMERICS,
     "records": RECORDS,
+    "verify": VERIFY,
 }
 PLANNED = {"search": ("learned", "analytic", "measured")}
 """Values that the design names and this release does not have yet."""
@@ -43,6 +45,7 @@ class Options:
       tensor_size_threshold: values above this many bytes are split although they fit; None = no such threshold.
       tensor_split_size: bytes that one chunk's working set may not exceed; None = no such limit.
       records: whether tuning records are read and written, only read, or neither.
+      verify: what shows that the limit is obeyed: "compile" the compiler's count, "run" a run in a fresh process too.
       rules: names of opt-in replace rules that are in force too.
     """
 
@@ -53,6 +56,7 @@ class Options:
     tensor_size_threshold: int | None = None
     tensor_split_size: int | None = None
     records: str = "append"
+    verify: str = "compile"
     rules: tuple[str, ...] = ()
 
     @classmethod

@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 
-from exla.errors import ExlaWarning, MemoryLimitError
+from exla.errors import ExlaWarning, MeasureError, MemoryLimitError
 
 
 def is_strict() -> bool:
@@ -29,7 +29,7 @@ def tolerate(doing: str) -> Iterator[None]:
     """
     try:
         yield
-    except MemoryLimitError:
+    except (MemoryLimitError, MeasureError):
         raise
     except Exception as error:
         if is_strict():

@@ -18,6 +18,7 @@ def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
         "NUMERICS",
         "RECORDS",
         "RULES",
+        "VERIFY",
         "TENSOR_SIZE_THRESHOLD",
         "TENSOR_SPLIT_SIZE",
     ):

@@ -49,7 +49,7 @@ class Plan:
       limit_bytes: the cap on arguments + outputs + temporaries - aliased.
       projected_bytes: what our model expects of the chosen program.
       compiled_bytes: the compiler's figure for it.
-      measured_bytes: growth of a process that ran it, or None.
+      measured_bytes: what a process that ran it took, arguments included, or None.
       unaccounted_bytes: the part of compiled_bytes that bounds what the compiler's own figure leaves out.
       plain: the compiler's figure for the unchanged program, or None where it was not asked.
       untouched: whether this is the program exactly as jax.jit compiles it.
@@ -114,7 +114,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
         limit_bytes=choice.limit_bytes,
         projected_bytes=choice.peak.bytes,
         compiled_bytes=choice.compiled_bytes.total,
-        measured_bytes=None,
+        measured_bytes=choice.measured_bytes,
         unaccounted_bytes=choice.compiled_bytes.unaccounted,
         plain=plain,
         untouched=choice.untouched,

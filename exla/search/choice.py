@@ -50,6 +50,7 @@ class Tried:
       what: its decisions in words.
       untouched: whether it is the program as `jax.jit` compiles it.
       compiled_bytes: the compiler's figure; None where it did not compile.
+      measured_bytes: what a process that ran it took; None where none did.
       needed_bytes: what it needs by the word of a compiler that refused it for that.
       error: what the compiler said then.
     """
@@ -57,13 +58,16 @@ class Tried:
     what: str
     untouched: bool
     compiled_bytes: CompiledBytes | None
+    measured_bytes: int | None = None
     needed_bytes: int | None = None
     error: str = ""
 
     @property
     def peak_bytes(self) -> int | None:
-        """The compiler's word on what it takes; None where it gave none."""
-        return self.needed_bytes if self.compiled_bytes is None else self.compiled_bytes.total
+        """What it takes, by the compiler's word and by measurement; None where there is neither."""
+        if self.compiled_bytes is None:
+            return self.needed_bytes
+        return max(self.compiled_bytes.total, self.measured_bytes or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,7 @@ class Choice:
       peak: its projected peak.
       compiled_bytes: the compiler's figure.
       limit_bytes: the limit that it obeys.
+      measured_bytes: what a process that ran it took; None where none did.
       seeds: the regions that were split.
       machine: what was planned for.
       tried: every candidate that was compiled, in order.
@@ -95,6 +100,7 @@ class Choice:
     compiled_bytes: CompiledBytes
     limit_bytes: int
     machine: Machine
+    measured_bytes: int | None = None
     seeds: tuple[Seed, ...] = ()
     tried: tuple[Tried, ...] = ()
     declined: tuple[Declined, ...] = ()

@@ -10,14 +10,16 @@ replayed first. Nothing left: `MemoryLimitError`, before anything has run.
 
 from __future__ import annotations
 
+import json
 import time
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 
-from exla.errors import MemoryLimitError, ReplayMiss
+from exla.errors import ExlaWarning, MeasureError, MemoryLimitError, ReplayMiss
 from exla.ir.emit import emit
 from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak, largest_bytes, project
@@ -30,6 +32,7 @@ from exla.passes.split.decide import Seed
 from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import product_share
+from exla.search.measure import NOISE_BYTES, measured_bytes
 from exla.search.records import Record, RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.rewriting import rewrite
@@ -155,8 +158,23 @@ class _Search:
             return None
         peak = self.projected(program)
         obeys = counted.total <= self.limit_bytes
-        if source == "search":
-            self._record(decisions, "ok" if obeys else "over_limit", peak, counted, untouched, compile_s)
+        known, measured = None, None
+        if obeys and self.options.verify == "run":
+            known = self._known_measure(decisions)
+            measured = known if known is not None else self._measure(program, decisions)
+        if measured is not None:
+            self.tried[-1] = replace(self.tried[-1], measured_bytes=measured)
+            if measured > counted.total + NOISE_BYTES:
+                warnings.warn(
+                    f"{what}: it took {measured} bytes and was counted as {counted.total}; that is a bug of exla's "
+                    "count, please report it. It is judged by what it took",
+                    ExlaWarning,
+                    stacklevel=2,
+                )
+                obeys = measured <= self.limit_bytes + NOISE_BYTES
+        if source == "search" or measured != known:
+            status = "ok" if obeys else "over_limit"
+            self._record(decisions, status, peak, counted, untouched, compile_s, measured)
         if not obeys:
             return None
         return Choice(
@@ -168,12 +186,34 @@ class _Search:
             compiled_bytes=counted,
             limit_bytes=self.limit_bytes,
             machine=self.machine,
+            measured_bytes=measured,
             seeds=tuple(seeds),
             tried=tuple(self.tried),
             declined=self.declined,
             sources=self.sources,
             source=source,
             search_s=time.perf_counter() - self.started,
+        )
+
+    def _known_measure(self, decisions: Sequence[Decision]) -> int | None:
+        """What an earlier process that ran a candidate took, where that is recorded."""
+        plain = json.loads(json.dumps([to_json(d) for d in decisions]))  # as a record holds them
+        for record in reversed(self.store.lookup(self.key)) if self.store is not None else ():
+            if record.measured_bytes is not None and list(record.decisions) == plain:
+                return record.measured_bytes
+        return None
+
+    def _measure(self, program: Program, decisions: Sequence[Decision]) -> int:
+        """What a candidate takes in a process of its own."""
+        if self.target.platform != "cpu" or self.call.devices > 1:
+            raise MeasureError(f'verify="run" is for one CPU; on {self.target.name} use verify="compile"')
+        options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
+        constants = len(program.consts)
+        return measured_bytes(
+            emit(program, EXPANSIONS),
+            [as_struct(v.aval) for v in program.invars],
+            donate=[constants + k for k in self.call.donated],
+            compiler_options={**options, **self.call.compiler_options},
         )
 
     def _exchanges_more(self, compiled: Any, untouched: bool) -> str:
@@ -196,6 +236,7 @@ class _Search:
         counted: CompiledBytes | None,
         untouched: bool,
         compile_s: float | None,
+        measured: int | None = None,
     ) -> None:
         if self.store is None or self.options.records != "append":
             return
@@ -209,7 +250,7 @@ class _Search:
                 limit_bytes=self.limit_bytes,
                 projected_bytes=peak.bytes,
                 compiled_bytes=None if counted is None else counted.total,
-                measured_bytes=None,
+                measured_bytes=measured,
                 is_default=untouched,
                 strategy=self.options.search,
                 seed=0,
