@@ -10,36 +10,23 @@ replayed first. Nothing left: `MemoryLimitError`, before anything has run.
 
 from __future__ import annotations
 
-import json
-import time
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
 
-import jax
-
-from exla.errors import ExlaWarning, MeasureError, MemoryLimitError, ReplayMiss
-from exla.ir.emit import emit
+from exla.errors import MemoryLimitError, ReplayMiss
 from exla.ir.fingerprint import fingerprint
-from exla.ir.memory import Peak, largest_bytes, project
-from exla.ir.program import Program, as_struct
+from exla.ir.memory import Peak, largest_bytes
+from exla.ir.program import Program
 from exla.options import Options
-from exla.passes.decisions import Change, CompileOption, Decision, Split, from_json, to_json
-from exla.passes.replace import Declined
-from exla.passes.replay import replay
-from exla.passes.split.decide import Seed
-from exla.passes.unless import EXPANSIONS
-from exla.search.choice import Call, Choice, Tried
+from exla.passes.decisions import Change, Decision, Split
+from exla.search.attempt import Attempt
+from exla.search.choice import Call, Choice
 from exla.search.cost import product_share
-from exla.search.measure import NOISE_BYTES, measured_bytes
-from exla.search.records import Record, RecordStore, make_key
+from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.rewriting import rewrite
 from exla.search.strategies.heuristic import Proposal, propose
-from exla.strict import is_strict, tolerate
-from exla.targets.base import CompiledBytes, Target, compile_for, place
-from exla.targets.hlo_text import Collectives, collectives
+from exla.strict import tolerate
+from exla.targets.base import Target
 from exla.targets.machine import Machine
 from exla.version import rules_hash
 
@@ -50,252 +37,6 @@ HOPELESS = 3
 RECORDED = ("program", "arguments", "target", "device", "jax", "jaxlib", "xla_flags", "exla", "limit", "options")
 
 
-@dataclass
-class _Search:
-    """One search in progress."""
-
-    call: Call
-    target: Target
-    options: Options
-    limit_bytes: int
-    store: RecordStore | None
-    key: dict[str, str]
-    started: float = field(default_factory=time.perf_counter)
-    tried: list[Tried] = field(default_factory=list)
-    declined: tuple[Declined, ...] = ()
-    sources: Mapping[Decision, str] = field(default_factory=dict)
-    machine: Machine = field(init=False)
-    exchanged: Collectives | None = None
-
-    def __post_init__(self) -> None:
-        self.machine = self.target.machine()
-
-    def plain(self) -> Choice | None:
-        """Candidate 0: the program as jax.jit compiles it."""
-        begin = time.perf_counter()
-        try:
-            compiled = self.call.compile_plain()
-        except jax.errors.JaxRuntimeError as error:
-            if self.target.needed_bytes(error) is None:
-                raise
-            self._missed(self.call.program, (), error, untouched=True)
-            return None
-        return self._judge(compiled, self.call.program, (), (), True, time.perf_counter() - begin)
-
-    def candidate(
-        self, program: Program, changes: Sequence[Decision], seeds: Sequence[Seed], source: str = "search"
-    ) -> Choice | None:
-        """Compile a rewritten program under the options worth trying, and keep the first that obeys the limit."""
-        sets = ({},) if self.call.inline else self.target.option_sets(product_share(program))
-        for options in sets:
-            choice = self._compile(program, changes, seeds, options, source)
-            if choice is not None:
-                return choice
-        return None
-
-    def _compile(
-        self,
-        program: Program,
-        changes: Sequence[Decision],
-        seeds: Sequence[Seed],
-        options: Mapping[str, str],
-        source: str,
-    ) -> Choice | None:
-        begin = time.perf_counter()
-        constants = len(program.consts)
-        structs = [as_struct(v.aval) for v in program.invars]
-        structs[constants:] = place(structs[constants:], self.call.arguments)
-        chosen = tuple(CompileOption(name=k, value=v) for k, v in options.items())
-        decisions: tuple[Decision, ...] = (*changes, *chosen)
-        try:
-            compiled = compile_for(
-                self.target,
-                emit(program, EXPANSIONS),
-                structs,
-                donate=[constants + k for k in self.call.donated],
-                results=self.call.results,
-                compiler_options={**options, **self.call.compiler_options},
-            )
-        except Exception as error:
-            if is_strict() and not isinstance(error, jax.errors.JaxRuntimeError):
-                raise
-            self._missed(program, decisions, error, untouched=False)
-            return None
-        spent = time.perf_counter() - begin
-        return self._judge(compiled, program, decisions, seeds, False, spent, source)
-
-    def _missed(self, program: Program, decisions: Sequence[Decision], error: Exception, *, untouched: bool) -> None:
-        """Note a candidate that did not compile, and how much it needs where that is why."""
-        needed = self.target.needed_bytes(error)
-        said = str(error).partition("\n")[0]
-        self.tried.append(
-            Tried(what=_words(decisions), untouched=untouched, compiled_bytes=None, needed_bytes=needed, error=said)
-        )
-        status = "compile_error" if needed is None else "oom"
-        self._record(decisions, status, self.projected(program), None, untouched, None)
-
-    def projected(self, program: Program) -> Peak:
-        """The projected peak, for the report; empty where it cannot be projected."""
-        with tolerate("projecting its memory"):
-            return project(program, window=self.machine.longest_fused_reduction)
-        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
-
-    def _judge(
-        self,
-        compiled: Any,
-        program: Program,
-        decisions: Sequence[Decision],
-        seeds: Sequence[Seed],
-        untouched: bool,
-        compile_s: float,
-        source: str = "search",
-    ) -> Choice | None:
-        counted = self.target.compiled_bytes(compiled)
-        exchanged = self._exchanges_more(compiled, untouched)
-        what = _words(decisions)
-        self.tried.append(Tried(what=what, untouched=untouched, compiled_bytes=counted, error=exchanged))
-        if exchanged:
-            return None
-        peak = self.projected(program)
-        obeys = counted.total <= self.limit_bytes
-        known, measured = None, None
-        if obeys and self.options.verify == "run":
-            known = self._known_measure(decisions)
-            measured = known if known is not None else self._measure(program, decisions)
-        if measured is not None:
-            self.tried[-1] = replace(self.tried[-1], measured_bytes=measured)
-            if measured > counted.total + NOISE_BYTES:
-                warnings.warn(
-                    f"{what}: it took {measured} bytes and was counted as {counted.total}; that is a bug of exla's "
-                    "count, please report it. It is judged by what it took",
-                    ExlaWarning,
-                    stacklevel=2,
-                )
-                obeys = measured <= self.limit_bytes + NOISE_BYTES
-        if source == "search" or measured != known:
-            status = "ok" if obeys else "over_limit"
-            self._record(decisions, status, peak, counted, untouched, compile_s, measured)
-        if not obeys:
-            return None
-        return Choice(
-            compiled=compiled,
-            untouched=untouched,
-            decisions=tuple(decisions),
-            program=program,
-            peak=peak,
-            compiled_bytes=counted,
-            limit_bytes=self.limit_bytes,
-            machine=self.machine,
-            measured_bytes=measured,
-            seeds=tuple(seeds),
-            tried=tuple(self.tried),
-            declined=self.declined,
-            sources=self.sources,
-            source=source,
-            search_s=time.perf_counter() - self.started,
-        )
-
-    def _known_measure(self, decisions: Sequence[Decision]) -> int | None:
-        """What an earlier process that ran a candidate took, where that is recorded."""
-        plain = json.loads(json.dumps([to_json(d) for d in decisions]))  # as a record holds them
-        for record in reversed(self.store.lookup(self.key)) if self.store is not None else ():
-            if record.measured_bytes is not None and list(record.decisions) == plain:
-                return record.measured_bytes
-        return None
-
-    def _measure(self, program: Program, decisions: Sequence[Decision]) -> int:
-        """What a candidate takes in a process of its own."""
-        if self.target.platform != "cpu" or self.call.devices > 1:
-            raise MeasureError(f'verify="run" is for one CPU; on {self.target.name} use verify="compile"')
-        options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
-        constants = len(program.consts)
-        return measured_bytes(
-            emit(program, EXPANSIONS),
-            [as_struct(v.aval) for v in program.invars],
-            donate=[constants + k for k in self.call.donated],
-            compiler_options={**options, **self.call.compiler_options},
-        )
-
-    def _exchanges_more(self, compiled: Any, untouched: bool) -> str:
-        """What a program for several devices has them exchange that the plain one does not; "" where nothing."""
-        if self.call.devices == 1:
-            return ""
-        found = collectives(compiled.as_text())
-        if untouched:
-            self.exchanged = found
-        known = self.exchanged
-        if found.in_loops > (known.in_loops if known else 0) or known is not None and found.total > known.total:
-            return f"its devices exchange data {found.total} times, {found.in_loops} of them on every trip of a loop"
-        return ""
-
-    def _record(
-        self,
-        decisions: Sequence[Decision],
-        status: str,
-        peak: Peak,
-        counted: CompiledBytes | None,
-        untouched: bool,
-        compile_s: float | None,
-        measured: int | None = None,
-    ) -> None:
-        if self.store is None or self.options.records != "append":
-            return
-        self.store.append(
-            Record(
-                key=self.key,
-                decisions=[to_json(d) for d in decisions],
-                status=status,
-                compile_s=compile_s,
-                run_s=None,
-                limit_bytes=self.limit_bytes,
-                projected_bytes=peak.bytes,
-                compiled_bytes=None if counted is None else counted.total,
-                measured_bytes=measured,
-                is_default=untouched,
-                strategy=self.options.search,
-                seed=0,
-            )
-        )
-
-    def recorded(self) -> Choice | None:
-        """Replay what an earlier search chose, if it was anything but the program as it is."""
-        if self.store is None:
-            return None
-        for record in reversed(self.store.lookup(self.key)):
-            if record.status != "ok" or record.is_default:
-                continue
-            try:
-                return self.again([from_json(d) for d in record.decisions], "record")
-            except (ReplayMiss, ValueError):
-                continue
-        return None
-
-    def again(self, decisions: Sequence[Decision], source: str) -> Choice | None:
-        """Replay what was decided before, under the compile options of then.
-
-        Raises:
-          ReplayMiss: if a decision does not apply.
-        """
-        if not decisions:
-            return self.plain()
-        program, changes = self.call.program, list[Change]()
-        for decision in decisions:
-            if not isinstance(decision, CompileOption):
-                changes.append(decision)
-                program = replay(program, decision)
-        options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
-        known = {name for share in (0.0, 1.0) for names in self.target.option_sets(share) for name in names}
-        if not options.keys() <= known:  # what a file says must not reach the compiler unseen
-            raise ReplayMiss(
-                f"{sorted(options.keys() - known)} are no compile options that exla sets on {self.target.name}"
-            )
-        return self._compile(program, changes, (), options, source)
-
-
-def _words(decisions: Sequence[Decision]) -> str:
-    return "; ".join(map(str, decisions)) or "as jax.jit compiles it"
-
-
 def decide(call: Call, target: Target, options: Options) -> Choice:
     """`search` for a program that obeys the limit; where exla itself fails, the plain program if that obeys it.
 
@@ -303,7 +44,7 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
     """
     with tolerate("planning"):
         return search(call, target, options)
-    attempt = _Search(
+    attempt = Attempt(
         call=call, target=target, options=options, limit_bytes=limit_of(options, target), store=None, key={}
     )
     choice = attempt.plain()
@@ -325,7 +66,7 @@ def follow(call: Call, target: Target, options: Options, decisions: Sequence[Dec
       ReplayMiss: if a decision does not apply to this program, or does not compile for this target.
       MemoryLimitError: if what was decided does not obey the limit.
     """
-    attempt = _Search(
+    attempt = Attempt(
         call=call, target=target, options=options, limit_bytes=limit_of(options, target), store=None, key={}
     )
     choice = attempt.again(decisions, "plan")
@@ -359,7 +100,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     limit = limit_of(options, target)
     named_limit = options.memory_limit is not None
     store = RecordStore(None) if options.records != "off" and named_limit else None
-    attempt = _Search(
+    attempt = Attempt(
         call=call,
         target=target,
         options=options,
@@ -382,7 +123,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     raise _refusal(attempt, best, floor)
 
 
-def _split(search: _Search, limit: int, floor: Peak) -> tuple[Choice | None, Sequence[Proposal]]:
+def _split(search: Attempt, limit: int, floor: Peak) -> tuple[Choice | None, Sequence[Proposal]]:
     """Rewrite, then propose and compile until something obeys; without the rewrites where nothing obeys with them.
 
     Programs are those of all devices together, and so is the limit: what each holds is taken for its share of it.
@@ -411,7 +152,7 @@ def _split(search: _Search, limit: int, floor: Peak) -> tuple[Choice | None, Seq
 
 
 def _descend(
-    search: _Search, program: Program, changes: Sequence[Change], limit: int, machine: Machine
+    search: Attempt, program: Program, changes: Sequence[Change], limit: int, machine: Machine
 ) -> tuple[Choice | None, Sequence[Proposal]]:
     """Propose and compile until something obeys, tightening the goal by the compiler's word."""
     goal = limit
@@ -485,7 +226,7 @@ def _sharded(call: Call) -> str:
     return "" if call.devices == 1 else f" on {call.devices}: {call.arguments} -> {call.results}"
 
 
-def _refusal(search: _Search, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:
+def _refusal(search: Attempt, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:
     found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None]
     return refusal(
         program=search.call.program,

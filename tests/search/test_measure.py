@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import exla
-from exla.search import driver, measure
+from exla.search import attempt, measure
 from exla.search.records import RecordStore
 
 
@@ -45,13 +45,13 @@ def test_a_chosen_program_is_run_and_what_it_took_is_recorded_and_not_measured_a
     def never(*args, **kwargs):
         raise AssertionError("measured twice")
 
-    monkeypatch.setattr(driver, "measured_bytes", never)
+    monkeypatch.setattr(attempt, "measured_bytes", never)
     again = exla.jit(product, memory_limit="20MiB", verify="run").plan(*points())
     assert again.measured_bytes == plan.measured_bytes and again.source == "record"
 
 
 def test_a_program_that_takes_more_than_was_counted_is_reported_and_not_used(monkeypatch):
-    monkeypatch.setattr(driver, "measured_bytes", lambda *a, **k: 1 << 40)
+    monkeypatch.setattr(attempt, "measured_bytes", lambda *a, **k: 1 << 40)
     with pytest.warns(exla.ExlaWarning, match="took 1099511627776 bytes"), pytest.raises(exla.MemoryLimitError):
         exla.jit(product, memory_limit="20MiB", verify="run", records="off").plan(*points())
 
