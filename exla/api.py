@@ -193,7 +193,7 @@ class JitFunction:
             try:
                 choice = self._choose(call, target, place)
             except MemoryLimitError as error:
-                if self._options.memory_limit is not None:  # what the device has may be more the next time
+                if error.limit_bytes == self._options.memory_limit:  # what the device has may be more the next time
                     self._refused[key] = copy.copy(error)
                 raise
             planned = Planned(

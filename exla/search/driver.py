@@ -106,7 +106,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         options=options,
         limit_bytes=limit,
         store=store,
-        key=_key(call, target, options, limit) if store is not None else {},
+        key=_key(call, target, options) if store is not None else {},
     )
     knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
     floor = attempt.projected(call.program)
@@ -200,10 +200,10 @@ def _wants_smaller(options: Options, program: Program) -> bool:
     return threshold is not None and largest_bytes(program) > threshold
 
 
-def _key(call: Call, target: Target, options: Options, limit: int) -> dict[str, str]:
+def _key(call: Call, target: Target, options: Options) -> dict[str, str]:
     parts = {
         **describe(call, target),
-        "limit": str(limit),
+        "limit": str(options.memory_limit),
         "options": f"{options.search} {options.numerics} {options.tensor_size_threshold} "
         f"{options.tensor_split_size} {options.rules} {sorted(call.compiler_options.items())} {call.inline}",
     }

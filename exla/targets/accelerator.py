@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -74,15 +74,19 @@ class Accelerator:
 
     @property
     def facts(self) -> Facts:
-        """The data sheet: the one it is named after, or that of the device that is attached."""
+        """The data sheet: the one it is named after, or that of the device that is attached.
+
+        A device without one is taken for the smallest there is, with the memory that it says it has.
+        """
         if self._named is not None:
             return self._named
-        kind = self.device().device_kind
-        sheet = sheet_of(kind, self._sheets)
+        device = self.device()
+        sheet = sheet_of(device.device_kind, self._sheets)
         if sheet is not None:
             return sheet
-        known = ", ".join(s.name for s in self._sheets)
-        raise ExlaError(f"exla has no data sheet of the {kind!r} that is attached; those there are: {known}")
+        smallest = min(self._sheets, key=lambda s: s.bytes_per_s)
+        memory = int((device.memory_stats() or {}).get("bytes_limit", smallest.memory_bytes))
+        return replace(smallest, name=self.name, kinds=(device.device_kind,), memory_bytes=memory)
 
     def attached_device(self) -> Any:
         """The first attached device of this kind, or None."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Sharding
 
+from exla.errors import ExlaError
 from exla.registry import Registry
 from exla.targets.machine import Machine
 
@@ -129,5 +130,12 @@ TARGETS: Registry[Target] = Registry("target", package="exla.targets")
 
 
 def find_target(name: str | None) -> Target:
-    """The target of a name; of JAX's default device where it is None."""
-    return TARGETS.get(name or jax.default_backend())
+    """The target of a name; of JAX's default device where it is None.
+
+    Raises:
+      ExlaError: if exla knows nothing of the default device.
+    """
+    found = TARGETS.find(name or jax.default_backend())
+    if found is None:
+        raise ExlaError(f"exla has no target for {name or jax.default_backend()!r}; there are: {', '.join(TARGETS)}")
+    return found
