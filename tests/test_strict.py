@@ -15,9 +15,9 @@ X = np.linspace(0, 1, 500, dtype=np.float32)
 PLACES = {
     "reading": "exla.call.canonical",
     "proposing": "exla.search.driver.propose",
-    "projecting": "exla.search.driver.project",
+    "projecting": "exla.search.attempt.project",
     "splitting": "exla.search.strategies.heuristic._apply",
-    "emitting": "exla.search.driver.emit",
+    "emitting": "exla.search.attempt.emit",
 }
 
 
