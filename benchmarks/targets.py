@@ -95,16 +95,14 @@ def measure(name: str, target_name: str) -> dict[str, Any]:
     row |= {"usable_bytes": target.usable_bytes(), "fixed_bytes": fixed, "cap_bytes": needed // SHARE}
     start = time.perf_counter()
     try:
-        compiled = exla.compile(function, structs, target=target_name, memory_limit=needed // SHARE, records="off")
+        plan = exla.compile(function, structs, target=target_name, memory_limit=needed // SHARE, records="off").plan
     except exla.MemoryLimitError as refusal:
-        return {**row, "status": "refused", "smallest_bytes": refusal.smallest_peak_bytes, "message": str(refusal)}
-    finally:
-        row["plan_s"] = time.perf_counter() - start
-    plan = compiled.plan
+        row |= {"status": "refused", "smallest_bytes": refusal.smallest_peak_bytes, "message": str(refusal)}
+        return {**row, "plan_s": time.perf_counter() - start}
     return {
         **row,
         "status": "ok" if plan.compiled_bytes <= needed // SHARE else "over",
-        "plan_s": row["plan_s"],
+        "plan_s": time.perf_counter() - start,
         "projected_bytes": plan.projected_bytes,
         "compiled_bytes": plan.compiled_bytes,
         "decisions": [str(d) for d in plan.decisions],
