@@ -156,14 +156,7 @@ class Accelerator:
 
     def compiled_bytes(self, compiled: Any) -> CompiledBytes:
         stats = compiled.memory_analysis()
-        return CompiledBytes(
-            arguments=stats.argument_size_in_bytes,
-            outputs=stats.output_size_in_bytes,
-            temporaries=stats.temp_size_in_bytes,
-            aliased=stats.alias_size_in_bytes,
-            unaccounted=0,
-            code=stats.generated_code_size_in_bytes,
-        )
+        return CompiledBytes.of(stats, code=stats.generated_code_size_in_bytes)
 
     def needed_bytes(self, error: Exception) -> int | None:
         """Read from the compiler's message: the largest amount that it says is required."""

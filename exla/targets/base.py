@@ -44,6 +44,18 @@ class CompiledBytes:
         """Arguments + outputs + temporaries + code - aliased, with what the figure leaves out."""
         return self.arguments + self.outputs + self.temporaries + self.code - self.aliased + self.unaccounted
 
+    @classmethod
+    def of(cls, stats: Any, *, unaccounted: int = 0, code: int = 0) -> CompiledBytes:
+        """From what `memory_analysis()` of a compiled program says."""
+        return cls(
+            arguments=stats.argument_size_in_bytes,
+            outputs=stats.output_size_in_bytes,
+            temporaries=stats.temp_size_in_bytes,
+            aliased=stats.alias_size_in_bytes,
+            unaccounted=unaccounted,
+            code=code,
+        )
+
 
 class Target(Protocol):
     """A device kind."""

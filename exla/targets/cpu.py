@@ -76,14 +76,8 @@ class Cpu:
         return None
 
     def compiled_bytes(self, compiled: Any) -> CompiledBytes:
-        stats = compiled.memory_analysis()
-        return CompiledBytes(
-            arguments=stats.argument_size_in_bytes,
-            outputs=stats.output_size_in_bytes,
-            temporaries=stats.temp_size_in_bytes,
-            aliased=stats.alias_size_in_bytes,
-            unaccounted=scratch_bytes(compiled.as_text(), threads=len(os.sched_getaffinity(0))),
-        )
+        scratch = scratch_bytes(compiled.as_text(), threads=len(os.sched_getaffinity(0)))
+        return CompiledBytes.of(compiled.memory_analysis(), unaccounted=scratch)
 
 
 TARGETS.register("cpu")(Cpu())
