@@ -34,12 +34,11 @@ from exla.call import Wishes, bind, read
 from exla.errors import MemoryLimitError, PlanError, ReplayMiss
 from exla.ir.program import as_struct
 from exla.options import Options
-from exla.passes.decisions import Decision
 from exla.passes.replace import check_names
 from exla.placement import Placement, committed, placement, whole
 from exla.planned import Compiled, Lowered, Planned, check_attached, tracing
 from exla.report.plan import Plan, explain_text
-from exla.saved import read_plan
+from exla.saved import SavedPlan, read_plan
 from exla.search.choice import Call, Choice
 from exla.search.driver import decide, follow
 from exla.strict import tolerate
@@ -64,13 +63,13 @@ class JitFunction:
         fn: Callable[..., Any],
         options: Options,
         jit_arguments: dict[str, Any],
-        decided: Sequence[Decision] | None = None,
+        saved: SavedPlan | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._options = options
         self._jit_arguments = jit_arguments
-        self._decided = decided
+        self._saved = saved
         self._plain = jax.jit(fn, **jit_arguments)
         self._static = _static_parameters(fn, jit_arguments)
         self._wishes = Wishes(
@@ -209,8 +208,9 @@ class JitFunction:
             return planned
 
     def _choose(self, call: Call, target: Target, place: Placement) -> Choice:
-        if self._decided is not None:
-            return follow(call, target, self._options, self._decided)
+        if self._saved is not None:
+            self._saved.check(call, target)
+            return follow(call, target, self._options, self._saved.decisions)
         if place.whole_because is not None:
             return whole(call, target, self._options, place)
         return decide(call, target, self._options)
@@ -399,6 +399,7 @@ def compile(
       ExlaError: if there is no compiler for the target; the message says what to install.
       OptionError, TypeError: as `exla.jit`.
     """
+    _check_arguments(args)
     return jit(fn, **options).lower(*args, **(kwargs or {})).compile()
 
 
@@ -433,13 +434,18 @@ def load(
     _check_names(of_jax)
     resolved = Options.resolve(**{**saved.options, **own})
     check_names(resolved.rules)
-    function = JitFunction(fn, resolved, of_jax, saved.decisions)
+    _check_arguments(args)
+    function = JitFunction(fn, resolved, of_jax, saved)
     try:
-        compiled = function.lower(*args, **(kwargs or {})).compile()
+        return function.lower(*args, **(kwargs or {})).compile()
     except ReplayMiss as miss:
         raise PlanError(f"{path} does not apply to this function and these arguments: {miss}") from miss
-    saved.check(compiled.planned)
-    return compiled
+
+
+def _check_arguments(args: Any) -> None:
+    """Refuse an array where the positional arguments are expected: it would be taken apart."""
+    if not isinstance(args, list | tuple):
+        raise TypeError(f"args are the positional arguments as a tuple or list, not {type(args).__name__}: write (x,)")
 
 
 def _check_names(jit_arguments: dict[str, Any]) -> None:

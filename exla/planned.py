@@ -110,9 +110,11 @@ def check_attached(target: Target) -> None:
       ExlaError: if no such device is attached.
     """
     if not target.attached():
+        if ":" not in target.name:
+            target.sharding()  # "gpu" and "tpu" are nothing without a device, and say so
         raise ExlaError(
-            f"target={target.name!r} is not attached, so that nothing can run on it here; plan, explain, "
-            "lower(...).compile() and exla.compile do not need it"
+            f"target={target.name!r} is not attached, so that nothing can run on it here: run it where it is, or leave "
+            "target out; plan, explain and exla.compile do not need the device"
         )
 
 

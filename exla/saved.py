@@ -20,8 +20,10 @@ from typing import Any
 
 from exla.errors import PlanError
 from exla.passes.decisions import Decision, from_json, to_json
-from exla.planned import Compiled, Planned
+from exla.planned import Compiled
+from exla.search.choice import Call
 from exla.search.driver import describe
+from exla.targets.base import Target
 from exla.targets.hlo_text import hlo_hash
 from exla.version import __version__
 
@@ -49,19 +51,23 @@ class SavedPlan:
     hlo_hash: str
     path: str
 
-    def check(self, planned: Planned) -> None:
+    def check(self, call: Call, target: Target) -> None:
         """Compare what the plan was made for with what it was loaded for.
 
         Raises:
-          PlanError: if it is of another program or other arguments.
+          PlanError: if it is of other arguments or another program.
         """
-        found = describe(planned.traced, planned.target)
-        for name in MUST_AGREE:
-            if self.origin[name] != found[name]:
-                raise PlanError(
-                    f"{self.path} was made for another {name.rstrip('s')}: {self.origin[name][:200]!r} there, "
-                    f"{found[name][:200]!r} here; plan anew with exla.compile"
-                )
+        found = describe(call, target)
+        if self.origin["arguments"] != found["arguments"]:
+            raise PlanError(
+                f"{self.path} was made for other arguments: {self.origin['arguments'][:200]} there, "
+                f"{found['arguments'][:200]} here; plan anew with exla.compile"
+            )
+        if self.origin["program"] != found["program"]:
+            raise PlanError(
+                f"{self.path} was made for another program: its equations are not those of this function; plan anew "
+                "with exla.compile"
+            )
 
 
 def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
@@ -71,6 +77,14 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
       compiled: what `exla.compile(...)` or `exla.jit(f).lower(...).compile()` returned.
       path: the file, which is written whole or not at all.
     """
+    if not isinstance(compiled, Compiled):
+        raise TypeError(
+            "exla.save(compiled, path) takes what exla.compile(...) or exla.jit(f).lower(...).compile() returned, "
+            f"not {type(compiled).__name__}"
+        )
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(target.parent)!r} to write {target.name!r} into")
     planned = compiled.planned
     choice = planned.choice
     options = {k: v for k, v in asdict(planned.options).items() if k in _KEPT}
@@ -84,7 +98,6 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
         "compiled_bytes": choice.compiled_bytes.total,
         "hlo_hash": hlo_hash(choice.compiled.as_text()),
     }
-    target = Path(path)
     with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=target.name, delete=False) as file:
         json.dump(row, file, indent=1)
         file.write("\n")

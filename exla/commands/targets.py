@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     table = Table(title="What exla compiles for", title_justify="left")
     for column in COLUMNS:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=column == "target", overflow="fold")
     for name in TARGETS:
         found: dict[str, Any] = row(TARGETS.get(name))
         if arguments.json:
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             install,
         )
     if not arguments.json:
-        Console().print(table)
+        Console(width=None if sys.stdout.isatty() else 120).print(table)
     return 0
 
 

@@ -153,6 +153,9 @@ def from_json(data: Mapping[str, Any]) -> Decision:
       ValueError: if it is not one.
     """
     fields = {k: v for k, v in data.items() if k != "kind"}
+    for name in ("result", "axis", "chunk"):
+        if name in fields and (not isinstance(fields[name], int) or isinstance(fields[name], bool)):
+            raise ValueError(f"not a decision: {name}={fields[name]!r} is no number of something in {data!r}")
     try:
         if data.get("kind") == "CompileOption":
             return CompileOption(**fields)

@@ -92,6 +92,8 @@ class Plan:
         ]
         if self.plain is not None and not self.untouched:
             lines.append(f"  jax.jit    {_figure(self.plain)}")
+        elif needed := next((t.needed_bytes for t in self.tried if t.untouched), None):
+            lines.append(f"  jax.jit    does not compile: it needs {format_bytes(needed)}")
         if self.untouched:
             lines.append("  decisions: none; the program obeys the limit and is used exactly as jax.jit compiles it")
         else:

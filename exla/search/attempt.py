@@ -16,15 +16,16 @@ from exla.ir.emit import emit
 from exla.ir.memory import Peak, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
-from exla.passes.decisions import Change, CompileOption, Decision, from_json, to_json
+from exla.passes.decisions import Change, CompileOption, Decision, Reorder, Replace, Split, from_json, to_json
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
-from exla.passes.split.decide import Seed
+from exla.passes.split.decide import Seed, replay_split
 from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import product_share
 from exla.search.measure import NOISE_BYTES, measured_bytes
 from exla.search.records import Record, RecordStore
+from exla.search.rewriting import source_of
 from exla.strict import is_strict, tolerate
 from exla.targets.base import CompiledBytes, Target, compile_for, place
 from exla.targets.hlo_text import Collectives, collectives
@@ -49,6 +50,8 @@ class Attempt:
     exchanged: Collectives | None = None
 
     def __post_init__(self) -> None:
+        if self.options.verify == "run" and (self.target.platform != "cpu" or self.call.devices > 1):
+            raise MeasureError(f'verify="run" is for one CPU; on {self.target.name} use verify="compile"')
         self.machine = self.target.machine()
 
     def plain(self) -> Choice | None:
@@ -152,7 +155,7 @@ class Attempt:
                     ExlaWarning,
                     stacklevel=2,
                 )
-                obeys = measured <= self.limit_bytes + NOISE_BYTES
+            obeys = measured <= self.limit_bytes
         if source == "search" or measured != known:
             status = "ok" if obeys else "over_limit"
             self._record(decisions, status, peak, counted, untouched, compile_s, measured)
@@ -186,8 +189,6 @@ class Attempt:
 
     def _measure(self, program: Program, decisions: Sequence[Decision]) -> int:
         """What a candidate takes in a process of its own."""
-        if self.target.platform != "cpu" or self.call.devices > 1:
-            raise MeasureError(f'verify="run" is for one CPU; on {self.target.name} use verify="compile"')
         options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
         constants = len(program.consts)
         return measured_bytes(
@@ -259,18 +260,27 @@ class Attempt:
         """
         if not decisions:
             return self.plain()
-        program, changes = self.call.program, list[Change]()
+        program, changes, seeds, sources = self.call.program, list[Change](), list[Seed](), dict[Decision, str]()
         for decision in decisions:
-            if not isinstance(decision, CompileOption):
-                changes.append(decision)
-                program = replay(program, decision)
+            if isinstance(decision, CompileOption):
+                continue
+            changes.append(decision)
+            if isinstance(decision, Split):
+                program, seed = replay_split(program, decision)
+                seeds.append(seed)
+                continue
+            changed = replay(program, decision)
+            if isinstance(decision, Replace | Reorder):
+                sources[decision] = source_of(program, decision)
+            program = changed
+        self.sources = sources
         options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
         known = {name for share in (0.0, 1.0) for names in self.target.option_sets(share) for name in names}
         if not options.keys() <= known:  # what a file says must not reach the compiler unseen
             raise ReplayMiss(
                 f"{sorted(options.keys() - known)} are no compile options that exla sets on {self.target.name}"
             )
-        return self._compile(program, changes, (), options, source)
+        return self._compile(program, changes, seeds, options, source)
 
 
 def _words(decisions: Sequence[Decision]) -> str:

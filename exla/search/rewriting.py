@@ -68,14 +68,14 @@ def rewrite(
         if found is None:
             break
         decisions.append(found[0])
-        sources.append(_source(program, found[0]))
+        sources.append(source_of(program, found[0]))
         program = found[1]
     return Rewriting(
         program=program, decisions=tuple(decisions), sources=tuple(sources), declined=tuple(declined.values())
     )
 
 
-def _source(program: Program, decision: Replace | Reorder) -> str:
+def source_of(program: Program, decision: Replace | Reorder) -> str:
     """The user's line of what a decision changes."""
     for position, which in decision.path:
         program = Program(jaxpr=_compat.bodies(program.eqns[position])[which].jaxpr)
@@ -104,7 +104,7 @@ def _next(
                 return decision, changed
             reason = f"it would not pay: {after[0]} bytes for {before[0]}, {after[1]:.2g} s for {before[1]:.2g} s"
         if reports:
-            missed = Declined(rule=decision.rule, source=_source(program, decision), reason=reason)
+            missed = Declined(rule=decision.rule, source=source_of(program, decision), reason=reason)
             declined[str(missed)] = missed
     return None
 

@@ -153,7 +153,7 @@ def _dot(instruction: Instruction, threads: int) -> int:
         return 0  # a matrix times a vector is compiled, not called
     packed = batch * (min(rows, 8 * columns) + columns) * min(depth, DEPTH) * _item_bytes(kind)
     if batch > 1:
-        return 2 * packed
+        return WALK * packed
     by_task = depth <= SHORT and rows < 8 * columns and columns < 8 * rows
     return packed * (WALK * threads if by_task else 1)
 

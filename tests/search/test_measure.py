@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import exla
+from exla.options import Options
 from exla.search import attempt, measure
+from exla.search.attempt import Attempt
 from exla.search.records import RecordStore
+from exla.targets.base import TARGETS
 
 
 def product(x, y):
@@ -48,6 +51,27 @@ def test_a_chosen_program_is_run_and_what_it_took_is_recorded_and_not_measured_a
     monkeypatch.setattr(attempt, "measured_bytes", never)
     again = exla.jit(product, memory_limit="20MiB", verify="run").plan(*points())
     assert again.measured_bytes == plan.measured_bytes and again.source == "record"
+
+
+@pytest.mark.filterwarnings("ignore:split axis")
+def test_what_took_more_than_the_limit_is_refused_however_little_it_was(monkeypatch):
+    f = exla.jit(product, memory_limit="20MiB", verify="run", records="off")
+    limit = 20 << 20
+    for took in (limit, limit + 1):
+        monkeypatch.setattr(attempt, "measured_bytes", lambda *a, took=took, **k: took)
+        if took <= limit:
+            assert f.plan(*points()).measured_bytes == took
+            f.clear_cache()
+        else:
+            with pytest.raises(exla.MemoryLimitError):
+                f.plan(*points())
+
+
+def test_only_one_cpu_is_measured_and_that_is_said_before_anything_is_planned():
+    with pytest.raises(exla.MeasureError, match="for one CPU"):
+        Attempt(
+            call=None, target=TARGETS.get("gpu:h200"), options=Options(verify="run"), limit_bytes=1, store=None, key={}
+        )
 
 
 def test_a_program_that_takes_more_than_was_counted_is_reported_and_not_used(monkeypatch):

@@ -206,3 +206,5 @@ def test_nothing_runs_on_what_is_not_attached(monkeypatch):
     monkeypatch.setattr(accelerator, "_attached", lambda platform: [])
     with pytest.raises(ExlaError, match="not attached, so that nothing can run"):
         exla.jit(lambda x: x, target="gpu:h200")(1.0)
+    with pytest.raises(ExlaError, match="is the attached device, and none is; to compile without: gpu:a100-40"):
+        exla.jit(lambda x: x, target="gpu")(1.0)

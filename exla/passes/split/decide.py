@@ -153,10 +153,20 @@ def apply_split(program: Program, decision: Split) -> Program:
       ReplayMiss: if the decision does not apply to this program.
     """
 
-    def change(inner: Program, is_tail: bool) -> Program:
-        return split_program(_resolve(inner, decision, is_tail), decision.chunk)
+    return replay_split(program, decision)[0]
 
-    return at_path(program, decision.path, change)
+
+def replay_split(program: Program, decision: Split) -> tuple[Program, Seed]:
+    """`apply_split`, and the seed that the decision names."""
+    regions: list[Region] = []
+
+    def change(inner: Program, is_tail: bool) -> Program:
+        region = _resolve(inner, decision, is_tail)
+        if not is_tail:
+            regions.append(region)
+        return split_program(region, decision.chunk)
+
+    return at_path(program, decision.path, change), Seed(region=regions[0], decision=decision)
 
 
 def apply_seed(program: Program, seed: Seed, chunk: int) -> Program:
