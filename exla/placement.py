@@ -148,8 +148,8 @@ def whole(call: Call, target: Target, options: Options, place: Placement) -> Cho
     if counted.total > limit or options.tensor_size_threshold is not None or options.tensor_split_size is not None:
         raise ExlaError(
             f"this program needs splitting: as jax.jit compiles it, it takes {format_bytes(counted.total)} of each "
-            f"device, and the limit is {format_bytes(limit)}. But {place.whole_because}. Raise memory_limit, or place "
-            "everything on one device"
+            f"device, and the limit is {format_bytes(limit)}. But {place.whole_because}. Raise memory_limit, or say "
+            "it with shardings"
         )
     return Choice(
         compiled=compiled,
