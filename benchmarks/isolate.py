@@ -18,16 +18,16 @@ be the compiler's, so that growth is an upper bound; `resettable` says which.
 What this does not do: it does not see memory on an accelerator, and it works on Linux only.
 """
 
-import ctypes
 import importlib
 import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from exla.search.measure import growth
 
 MIB = 2**20
 DEFAULT_TIMEOUT_S = 600
@@ -36,22 +36,6 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 class ChildError(RuntimeError):
     """A child process failed, was killed or ran out of time; the message has the command and the end of its stderr."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Growth:
-    """How far one process grew while a function ran.
-
-    Attributes:
-      growth_bytes: largest resident size during the run minus the resident size before it. What the function returns
-        is part of it.
-      before_bytes: resident size before the run.
-      resettable: whether the high-water mark could be lowered before the run; if not, growth is an upper bound.
-    """
-
-    growth_bytes: int
-    before_bytes: int
-    resettable: bool
 
 
 def call(function: str, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
@@ -80,18 +64,6 @@ def call(function: str, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) 
     return json.loads(lines[-1])
 
 
-def growth(run: Callable[[], Any]) -> tuple[Any, Growth]:
-    """Calls `run` once, waits for its arrays, and returns them with the growth of this process."""
-    import jax
-
-    ctypes.CDLL(None).malloc_trim(0)
-    resettable = _reset_high_water_mark()
-    before = _status_bytes("VmRSS")
-    outputs = jax.block_until_ready(run())
-    after = _status_bytes("VmHWM")
-    return outputs, Growth(growth_bytes=after - before, before_bytes=before, resettable=resettable)
-
-
 def noise_floor() -> dict[str, Any]:
     """Growth of a process that runs a program that needs next to nothing: what the measurement itself costs."""
     import jax
@@ -101,22 +73,6 @@ def noise_floor() -> dict[str, Any]:
     compiled = jax.jit(lambda x: jnp.sin(x) @ x).lower(argument).compile()
     _, grown = growth(lambda: compiled(argument))
     return {"growth_bytes": grown.growth_bytes, "resettable": grown.resettable}
-
-
-def _reset_high_water_mark() -> bool:
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _status_bytes(field: str) -> int:
-    """One of the sizes in /proc/self/status, which are in KiB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise LookupError(f"/proc/self/status has no {field}; growth can be measured on Linux only")
 
 
 def _main(function: str, arguments: Mapping[str, Any]) -> None:

@@ -27,7 +27,6 @@ from exla.search.rewriting import rewrite
 from exla.search.strategies.heuristic import Proposal, propose
 from exla.strict import tolerate
 from exla.targets.base import Target
-from exla.targets.machine import Machine
 from exla.version import rules_hash
 
 MOST_COMPILES = 8
@@ -128,14 +127,13 @@ def _split(search: Attempt, limit: int, floor: Peak) -> tuple[Choice | None, Seq
 
     Programs are those of all devices together, and so is the limit: what each holds is taken for its share of it.
     """
-    machine = search.machine
     program = search.call.program
     has_options = not search.call.inline and any(search.target.option_sets(product_share(program)))
     plain = search.candidate(program, (), ()) if has_options else None
     if plain is not None and not _wants_smaller(search.options, program):
         return plain, ()
     room = max(limit - floor.arguments_bytes - floor.outputs_bytes, 0)
-    made = rewrite(program, machine, search.options.numerics == "exact", room, search.options.rules)
+    made = rewrite(program, search.machine, search.options.numerics == "exact", room, search.options.rules)
     search.declined, search.sources = made.declined, dict(zip(made.decisions, made.sources, strict=True))
     fits = search.projected(made.program).bytes <= limit
     if made.decisions and fits and not _wants_smaller(search.options, made.program):
@@ -144,15 +142,15 @@ def _split(search: Attempt, limit: int, floor: Peak) -> tuple[Choice | None, Seq
             return choice, ()
     if search.options.search == "off":
         return None, ()
-    choice, best = _descend(search, made.program, made.decisions, limit, machine)
+    choice, best = _descend(search, made.program, made.decisions, limit)
     if choice is None and made.decisions:
-        choice, unchanged = _descend(search, program, (), limit, machine)
+        choice, unchanged = _descend(search, program, (), limit)
         best = (*best, *unchanged)
     return choice, best
 
 
 def _descend(
-    search: Attempt, program: Program, changes: Sequence[Change], limit: int, machine: Machine
+    search: Attempt, program: Program, changes: Sequence[Change], limit: int
 ) -> tuple[Choice | None, Sequence[Proposal]]:
     """Propose and compile until something obeys, tightening the goal by the compiler's word."""
     goal = limit
@@ -164,7 +162,7 @@ def _descend(
         proposals = propose(
             program,
             goal,
-            machine,
+            search.machine,
             search.options.tensor_split_size,
             search.options.tensor_size_threshold,
             search.options.numerics == "exact",

@@ -11,7 +11,6 @@ Run as `python -m exla.search.measure FILE OPTIONS` it is that process, and prin
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
@@ -19,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,32 @@ def measured_bytes(
     return int(json.loads(lines[-1])["measured_bytes"])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How far one process grew while a function ran.
+
+    Attributes:
+      growth_bytes: largest resident size during the run minus the resident size before it. What the function returns
+        is part of it.
+      before_bytes: resident size before the run.
+      resettable: whether the high-water mark could be lowered before the run; if not, growth is an upper bound.
+    """
+
+    growth_bytes: int
+    before_bytes: int
+    resettable: bool
+
+
+def growth(run: Callable[[], Any]) -> tuple[Any, Growth]:
+    """Call `run` once, wait for its arrays, and return them with the growth of this process."""
+    ctypes.CDLL(None).malloc_trim(0)  # what the compiler has freed would be used again unseen
+    resettable = _reset_high_water_mark()
+    before = _status_bytes("VmRSS")
+    outputs = jax.block_until_ready(run())
+    after = _status_bytes("VmHWM")
+    return outputs, Growth(growth_bytes=after - before, before_bytes=before, resettable=resettable)
+
+
 def _argument(aval: Any, generator: np.random.Generator) -> Any:
     if np.issubdtype(aval.dtype, np.floating):
         return generator.uniform(0.25, 1, aval.shape).astype(aval.dtype)
@@ -92,13 +118,17 @@ def _run(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     compiled = jax.jit(exported.call, keep_unused=True).lower(*structs).compile(compiler_options=dict(options) or None)
     jax.block_until_ready(arguments)
     jax.block_until_ready(jax.jit(lambda x: x @ x)(np.ones((64, 64), np.float32)))  # the runtime's own threads
-    ctypes.CDLL(None).malloc_trim(0)
-    with contextlib.suppress(OSError):  # where it is not permitted, what is measured is an upper bound
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to the present size
-    before = _status_bytes("VmRSS")
-    jax.block_until_ready(compiled(*arguments))
-    grown = _status_bytes("VmHWM") - before
-    return {"measured_bytes": sum(a.nbytes for a in arguments) + max(grown, 0)}
+    _, grown = growth(lambda: compiled(*arguments))
+    return {"measured_bytes": sum(a.nbytes for a in arguments) + max(grown.growth_bytes, 0)}
+
+
+def _reset_high_water_mark() -> bool:
+    """Lower the largest resident size to the present one, where the system lets a process do so."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
 
 
 def _status_bytes(field: str) -> int:
