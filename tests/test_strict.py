@@ -16,7 +16,7 @@ PLACES = {
     "reading": "exla.call.canonical",
     "proposing": "exla.search.driver.propose",
     "projecting": "exla.search.attempt.project",
-    "splitting": "exla.search.strategies.heuristic._apply",
+    "splitting": "exla.search.space.Space.cut",
     "emitting": "exla.search.attempt.emit",
 }
 

@@ -16,16 +16,16 @@ from exla.ir.emit import emit
 from exla.ir.memory import Peak, project
 from exla.ir.program import Program, as_struct
 from exla.options import Options
-from exla.passes.decisions import Change, CompileOption, Decision, Reorder, Replace, Split, from_json, to_json
+from exla.passes.decisions import CompileOption, Decision, from_json, to_json
 from exla.passes.replace import Declined
-from exla.passes.replay import replay
-from exla.passes.split.decide import Seed, replay_split
+from exla.passes.split.decide import Seed
 from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import product_share
 from exla.search.measure import NOISE_BYTES, measured_bytes
 from exla.search.records import Record, RecordStore
-from exla.search.rewriting import source_of
+from exla.search.space import Candidate, replay_all
+from exla.search.strategy import Outcome
 from exla.strict import is_strict, tolerate
 from exla.targets.base import CompiledBytes, Target, compile_for, place
 from exla.targets.hlo_text import Collectives, collectives
@@ -66,16 +66,28 @@ class Attempt:
             return None
         return self._judge(compiled, self.call.program, (), (), True, time.perf_counter() - begin)
 
-    def candidate(
-        self, program: Program, changes: Sequence[Decision], seeds: Sequence[Seed], source: str = "search"
-    ) -> Choice | None:
-        """Compile a rewritten program under the options worth trying, and keep the first that obeys the limit."""
-        sets = ({},) if self.call.inline else self.target.option_sets(product_share(program))
+    def candidate(self, candidate: Candidate) -> Choice | None:
+        """Compile a candidate, under the options worth trying where it names none; keep the first that obeys."""
+        program = candidate.program
+        if candidate.options is not None or self.call.inline:
+            sets: Sequence[Mapping[str, str]] = ({o.name: o.value for o in candidate.options or ()},)
+        else:
+            sets = self.target.option_sets(product_share(program, self.machine))
         for options in sets:
-            choice = self._compile(program, changes, seeds, options, source)
+            choice = self._compile(program, candidate.decisions, candidate.seeds, options, "search")
             if choice is not None:
                 return choice
         return None
+
+    def outcome(self) -> Outcome:
+        """How the candidate went that was compiled last."""
+        last = self.tried[-1]
+        if last.error and last.compiled_bytes is not None:
+            return Outcome(status="barred", peak_bytes=last.peak_bytes, devices=self.call.devices)
+        status = "compile_error" if last.peak_bytes is None else "over_limit"
+        if last.peak_bytes is not None and last.peak_bytes <= self.limit_bytes:
+            status = "ok"
+        return Outcome(status=status, peak_bytes=last.peak_bytes, devices=self.call.devices)
 
     def _compile(
         self,
@@ -260,19 +272,7 @@ class Attempt:
         """
         if not decisions:
             return self.plain()
-        program, changes, seeds, sources = self.call.program, list[Change](), list[Seed](), dict[Decision, str]()
-        for decision in decisions:
-            if isinstance(decision, CompileOption):
-                continue
-            changes.append(decision)
-            if isinstance(decision, Split):
-                program, seed = replay_split(program, decision)
-                seeds.append(seed)
-                continue
-            changed = replay(program, decision)
-            if isinstance(decision, Replace | Reorder):
-                sources[decision] = source_of(program, decision)
-            program = changed
+        program, changes, seeds, sources = replay_all(self.call.program, decisions)
         self.sources = sources
         options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
         known = {name for share in (0.0, 1.0) for names in self.target.option_sets(share) for name in names}

@@ -3,7 +3,7 @@
     decide(call, target, options) -> Choice
 
 Candidate 0 is the program as `jax.jit` compiles it. If its bytes are within the limit it is used untouched.
-Otherwise the strategy proposes split programs, the target compiles the best few, those over the limit are
+Otherwise the strategy names candidates of the space, the target compiles them, and those over the limit are
 dropped, and the goal is tightened by what the compiler's figure was over it. A record of an earlier search is
 replayed first. Nothing left: `MemoryLimitError`, before anything has run.
 """
@@ -14,24 +14,21 @@ from collections.abc import Sequence
 
 from exla.errors import MemoryLimitError, ReplayMiss
 from exla.ir.fingerprint import fingerprint
-from exla.ir.memory import Peak, largest_bytes
-from exla.ir.program import Program
+from exla.ir.memory import Peak
 from exla.options import Options
-from exla.passes.decisions import Change, Decision, Split
+from exla.passes.decisions import Decision
 from exla.search.attempt import Attempt
 from exla.search.choice import Call, Choice
-from exla.search.cost import product_share
 from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
-from exla.search.rewriting import rewrite
-from exla.search.strategies.heuristic import Proposal, propose
+from exla.search.space import Candidate, Goal, Space
+from exla.search.strategy import STRATEGIES
 from exla.strict import tolerate
 from exla.targets.base import Target
 from exla.version import rules_hash
 
-MOST_COMPILES = 8
-HOPELESS = 3
-"""After so many candidates in a row that come no nearer to the limit, the search gives up."""
+MOST_COMPILES = 24
+"""Candidates that are compiled for one call before it is refused, whatever the strategy."""
 
 RECORDED = ("program", "arguments", "target", "device", "jax", "jaxlib", "xla_flags", "exla", "limit", "options")
 
@@ -114,88 +111,59 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         choice = attempt.recorded() or attempt.plain()
         if choice is not None:
             return choice
-    best: Sequence[Proposal] = ()
+    asked: list[Candidate] = []
     if not unsplit_hopeless:
-        choice, best = _split(attempt, limit * call.devices, floor)
+        choice = _ask(attempt, make_space(attempt, floor), asked)
         if choice is not None:
             return choice
-    raise _refusal(attempt, best, floor)
+    raise _refusal(attempt, asked, floor)
 
 
-def _split(search: Attempt, limit: int, floor: Peak) -> tuple[Choice | None, Sequence[Proposal]]:
-    """Rewrite, then propose and compile until something obeys; without the rewrites where nothing obeys with them.
+def make_space(attempt: Attempt, floor: Peak) -> Space:
+    """The space of a call.
 
-    Programs are those of all devices together, and so is the limit: what each holds is taken for its share of it.
+    Programs are those of all devices together, and so is the goal: what each holds is taken for its share of it.
+
+    Args:
+      attempt: the search it is for.
+      floor: the projected peak of the program as it is.
     """
-    program = search.call.program
-    has_options = not search.call.inline and any(search.target.option_sets(product_share(program)))
-    plain = search.candidate(program, (), ()) if has_options else None
-    if plain is not None and not _wants_smaller(search.options, program):
-        return plain, ()
-    room = max(limit - floor.arguments_bytes - floor.outputs_bytes, 0)
-    made = rewrite(program, search.machine, search.options.numerics == "exact", room, search.options.rules)
-    search.declined, search.sources = made.declined, dict(zip(made.decisions, made.sources, strict=True))
-    fits = search.projected(made.program).bytes <= limit
-    if made.decisions and fits and not _wants_smaller(search.options, made.program):
-        choice = search.candidate(made.program, made.decisions, ())
+    options, target, call = attempt.options, attempt.target, attempt.call
+    goal_bytes = attempt.limit_bytes * call.devices
+    sets = () if call.inline else (*target.option_sets(1.0), *target.option_sets(0.0))
+    return Space(
+        program=call.program,
+        goal=Goal(
+            bytes=goal_bytes,
+            most_chunk_bytes=options.tensor_split_size,
+            most_value_bytes=options.tensor_size_threshold,
+        ),
+        machine=attempt.machine,
+        exact=options.numerics == "exact",
+        rules=options.rules,
+        option_sets=[dict(names) for names in dict.fromkeys(tuple(s.items()) for s in sets)],
+        room_bytes=max(goal_bytes - floor.arguments_bytes - floor.outputs_bytes, 0),
+        barred=lambda seed: seed.cuts(call.spread),
+    )
+
+
+def _ask(attempt: Attempt, space: Space, asked: list[Candidate]) -> Choice | None:
+    """Compile what the strategy asks for until something obeys the limit."""
+    session = STRATEGIES.get(attempt.options.search).start(space)
+    while len(asked) < MOST_COMPILES:
+        candidate = session.ask()
+        if candidate is None:
+            return None
+        asked.append(candidate)
+        attempt.declined, attempt.sources = space.declined, space.sources
+        choice = attempt.candidate(candidate)
         if choice is not None:
-            return choice, ()
-    if search.options.search == "off":
-        return None, ()
-    choice, best = _descend(search, made.program, made.decisions, limit)
-    if choice is None and made.decisions:
-        choice, unchanged = _descend(search, program, (), limit)
-        best = (*best, *unchanged)
-    return choice, best
-
-
-def _descend(
-    search: Attempt, program: Program, changes: Sequence[Change], limit: int
-) -> tuple[Choice | None, Sequence[Proposal]]:
-    """Propose and compile until something obeys, tightening the goal by the compiler's word."""
-    goal = limit
-    seen: set[tuple[Decision, ...]] = set()
-    barred: set[Split] = set()
-    best: Sequence[Proposal] = ()
-    smallest: list[int] = []
-    for _ in range(MOST_COMPILES):
-        proposals = propose(
-            program,
-            goal,
-            search.machine,
-            search.options.tensor_split_size,
-            search.options.tensor_size_threshold,
-            search.options.numerics == "exact",
-            changes,
-            lambda seed: seed.decision in barred or seed.cuts(search.call.spread),
-        )
-        proposals = [p for p in proposals if p.decisions not in seen]
-        best = best or proposals
-        if not proposals:
-            break
-        first = proposals[0]
-        seen.add(first.decisions)
-        choice = search.candidate(first.program, first.decisions, first.seeds)
-        if choice is not None:
-            return choice, best
-        if search.tried[-1].error and search.tried[-1].compiled_bytes is not None:
-            barred.update(seed.decision for seed in first.seeds)
-            continue
-        counted = search.tried[-1].peak_bytes
-        smallest.append(min([*smallest[-1:], counted] if counted else smallest[-1:], default=goal))
-        if len(smallest) > HOPELESS and smallest[-1] > 0.95 * smallest[-1 - HOPELESS]:
-            break
-        over = 2 * limit if counted is None else counted * search.call.devices
-        fixed = first.peak.arguments_bytes + first.peak.outputs_bytes
-        share = max(limit - fixed, 0) / max(over - fixed, 1)
-        goal = fixed + max(int((min(goal, first.peak.bytes) - fixed) * min(share, 0.9) * 0.9), 0)
-    return None, best
-
-
-def _wants_smaller(options: Options, program: Program) -> bool:
-    """Whether the paper's knobs ask for a split although the limit does not."""
-    threshold = options.tensor_size_threshold
-    return threshold is not None and largest_bytes(program) > threshold
+            return choice
+        outcome = attempt.outcome()
+        if outcome.status == "barred":
+            space.bar(candidate)
+        session.tell(outcome)
+    return None
 
 
 def _key(call: Call, target: Target, options: Options) -> dict[str, str]:
@@ -224,13 +192,13 @@ def _sharded(call: Call) -> str:
     return "" if call.devices == 1 else f" on {call.devices}: {call.arguments} -> {call.results}"
 
 
-def _refusal(search: Attempt, proposals: Sequence[Proposal], floor: Peak) -> MemoryLimitError:
+def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> MemoryLimitError:
     found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None]
     return refusal(
         program=search.call.program,
         options=search.options,
         limit_bytes=search.limit_bytes,
         smallest_bytes=min(found, default=floor.arguments_bytes + floor.outputs_bytes),
-        proposals=proposals,
+        asked=asked,
         peak=search.projected(search.call.program),
     )

@@ -13,7 +13,7 @@ from exla.ir.program import Program, value_bytes
 from exla.options import Options
 from exla.passes.decisions import Growth
 from exla.passes.split.grow import grow
-from exla.search.strategies.heuristic import Proposal
+from exla.search.space import Candidate
 
 
 def refusal(
@@ -22,7 +22,7 @@ def refusal(
     options: Options,
     limit_bytes: int,
     smallest_bytes: int,
-    proposals: Sequence[Proposal],
+    asked: Sequence[Candidate],
     peak: Peak,
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
@@ -32,10 +32,10 @@ def refusal(
       options: the user's options.
       limit_bytes: the limit.
       smallest_bytes: the smallest peak that was found.
-      proposals: what the strategy proposed.
-      peak: the projected peak of the program before any decision, for where nothing was proposed.
+      asked: the candidates that were compiled.
+      peak: the projected peak of the program before any decision, for where none was.
     """
-    by_peak = sorted(proposals, key=lambda p: p.peak.bytes)
+    by_peak = sorted(asked, key=lambda p: p.peak.bytes)
     peak = by_peak[0].peak if by_peak else peak
     if peak.arguments_bytes + peak.outputs_bytes > limit_bytes:
         fixed = dict.fromkeys(v for v in (*program.invars, *program.outvars) if not isinstance(v, Literal))
@@ -70,7 +70,7 @@ def _blocked_by_name(program: Program, blocked: Mapping[Any, str]) -> dict[tuple
 def _why_not(program: Program, var: Any, options: Options) -> str:
     """What stands in the way of cutting a value, asked of its producer and its consumers."""
     if options.search == "off":
-        return 'search="off" splits nothing; search="heuristic" does'
+        return 'search="off" splits nothing; search="analytic" does'
     for axis in range(len(var.aval.shape)):
         region = grow(program, var, axis, Growth(small_bytes=1, exact=options.numerics == "exact"))
         if region is not None and var in region.blocked:

@@ -44,6 +44,23 @@ def tidy(size: int, chunk: int, least: int = 1, lanes: int = LANES) -> int:
     return below if 4 * below >= 3 * chunk and below >= least else balanced
 
 
+def grid(size: int, least: int, lanes: int = LANES, ratio: float = 2) -> list[int]:
+    """Chunk sizes spread over a factor, smallest first: from half of it down, each a ratio below the one before.
+
+    Args:
+      size: indices of the factor.
+      least: the smallest chunk allowed.
+      lanes: indices that the hardware takes at once.
+      ratio: above 1.
+    """
+    found: set[int] = set()
+    wanted = size / 2
+    while wanted >= max(least, 1):
+        found.add(tidy(size, int(wanted), least, lanes))
+        wanted /= ratio
+    return sorted(found | ({least} if least < size else set()))
+
+
 def _divisors(size: int) -> list[int]:
     small = [d for d in range(1, math.isqrt(size) + 1) if size % d == 0]
     return [*small, *(size // d for d in reversed(small) if d * d != size)]

@@ -1,0 +1,132 @@
+"""The beam: the split programs that promise most, found without looking at all of them.
+
+Each step looks at the values that hold the projected peak, tries the regions that cutting one of their axes makes at
+two chunk sizes, keeps the few that promise most, and for those tries chunk sizes from a part of the cache to what the
+cap leaves. Where one factor is not enough, the best unfinished programs are split again, inside their loops too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from exla.passes.split.chunks import sizes
+from exla.passes.split.decide import Seed
+from exla.strict import tolerate
+
+if TYPE_CHECKING:
+    from exla.search.space import Candidate, Goal, Space
+
+T = TypeVar("T")
+
+MOST_SPLITS = 6
+BEAM = 3
+FINALISTS = 3
+PROBE = 8
+CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
+"""Working sets that are tried, as multiples of what stays in cache."""
+
+
+def rank(space: Space, start: Candidate, goal: Goal) -> list[Candidate]:
+    """Split programs whose projected peak is within a goal.
+
+    Args:
+      space: what can be done.
+      start: what is split.
+      goal: what is wanted.
+
+    Returns:
+      Candidates, best first: those within the goal by predicted time, else the smallest peaks that were found. Empty
+      where nothing can be split.
+    """
+    beam, failed = [start, *space.sunk(start, goal)], []
+    for _ in range(MOST_SPLITS):
+        grown = [p for parent in beam for p in _expand(space, parent, goal)]
+        finished = sorted((p for p in grown if space.is_met(p, goal)), key=speed)
+        if finished:
+            return finished
+        failed += grown
+        smallest = sorted(grown, key=lambda p: (p.peak.bytes, p.seconds))
+        beam = _and_one(smallest, BEAM, lambda p: p.seeds[-1].decision.growth.again)
+        if not beam:
+            break
+    return sorted(failed, key=lambda p: p.peak.bytes)
+
+
+def _and_one(found: Sequence[T], count: int, computes_again: Callable[[T], bool]) -> list[T]:
+    """The first few, and the first that computes something again: it may need a further split to show its worth."""
+    chosen = list(found[:count])
+    if not any(map(computes_again, chosen)):
+        chosen += [p for p in found[count:] if computes_again(p)][:1]
+    return chosen
+
+
+def speed(candidate: Candidate) -> tuple[float, int, int]:
+    """Predicted time to a few per cent, then the peak, then the number of decisions."""
+    coarse = round(math.log(max(candidate.seconds, 1e-9)) * 20) if math.isfinite(candidate.seconds) else 1 << 30
+    return (coarse, candidate.peak.bytes, len(candidate.decisions))
+
+
+def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
+    """Split a candidate's program once more, in the few ways that promise most."""
+    machine = space.machine
+    limit = parent.peak.bytes if parent.seeds else space.peak(parent.program, fused=False).bytes
+    probed = []
+    for seed in space.offers(parent, goal):
+        region = seed.region
+        first = max(region.least_chunk, min(PROBE, region.size // 2))
+        if first >= region.size:
+            continue
+        at_first = at_second = None
+        second = min(4 * first, region.size - 1)
+        with tolerate(f"trying to {seed.split(first)}"):
+            at_first = space.cut(parent, seed, first)
+            at_second = space.cut(parent, seed, second) if second > first else at_first
+        if at_first is None or at_second is None:
+            continue
+        smaller = min(at_first.peak.bytes, at_second.peak.bytes)
+        if smaller > limit or (smaller == limit and not seed.recomputes):
+            continue
+        probed.append((seed, first, at_first, second, at_second))
+
+    def promise(probe: tuple[Seed, int, Candidate, int, Candidate]) -> tuple[bool, bool, float]:
+        both = (probe[2], probe[4])
+        within = any(space.is_met(p, goal) for p in both)
+        return (not within, min(p.peak.bytes for p in both) > goal.bytes, min(p.seconds for p in both))
+
+    probed.sort(key=promise)
+    for seed, first, at_first, second, at_second in _and_one(probed, FINALISTS, lambda p: p[0].decision.growth.again):
+        region_size = seed.region.size
+        least = seed.region.least_chunk
+        yield at_first
+        if at_second.peak.bytes > at_first.peak.bytes > goal.bytes and least < first:
+            yield space.cut(parent, seed, least)
+        while at_second.peak.bytes <= at_first.peak.bytes and second < region_size - 1:
+            # What holds the peak does not grow with the chunk yet, or is a state saved for every chunk; go on.
+            first, at_first = second, at_second
+            second = min(8 * second, region_size - 1)
+            at_second = space.cut(parent, seed, second)
+            yield at_second
+        if at_first.peak.bytes > goal.bytes:
+            continue
+        sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
+        known = {first}
+        for _ in range(2):
+            slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
+            fixed = at_first.peak.bytes - slope * first
+            ceiling = goal.bytes
+            if goal.most_chunk_bytes is not None:
+                ceiling = min(ceiling, int(fixed) + goal.most_chunk_bytes)
+            for chunk in sizes(region_size, least, slope, fixed, ceiling, sets, machine.lanes):
+                if chunk in known:
+                    continue
+                known.add(chunk)
+                made = space.cut(parent, seed, chunk)
+                yield made
+                if made.peak.bytes > goal.bytes:
+                    # The peak grows faster than between the probes; the line through this point is nearer.
+                    second, at_second = chunk, made
+                    break
+            else:
+                break

@@ -1,0 +1,459 @@
+"""The space: every candidate that the passes offer for a program under a limit, and ways to walk it.
+
+A candidate is what the program becomes by a sequence of decisions:
+
+* it *starts* as the program itself, or after the first few of the rewrites that pay (`Space.starts`), maybe with big
+  values computed inside the loops that read them;
+* it is *split* along one region after another (`Space.offers`), each into chunks of a size (`Space.chunks`), until
+  its projected peak is within the goal: there it is complete;
+* it is compiled under one of the target's option sets (`Space.option_sets`).
+
+So the space is a tree whose leaves are the complete candidates. `Space.all` walks it, the largest value first and the
+largest chunks first; `Space.size` counts its leaves or, where there are many, estimates them from random walks
+(Knuth 1975, *Estimating the efficiency of backtrack programs*); `sample`, `mutate` and `cross` move about in it at
+random. Nothing is compiled here: a candidate that the compiler's figure puts over the limit is found out by the driver.
+
+`docs/space.md` says what is in the space and what is not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from exla.errors import ReplayMiss
+from exla.ir.memory import Peak, largest_bytes, project
+from exla.ir.program import Program, value_bytes
+from exla.passes.decisions import Change, CompileOption, Decision, Reorder, Replace, Split
+from exla.passes.replace import Declined
+from exla.passes.replay import replay
+from exla.passes.sink import apply_sink, enumerate_sinks
+from exla.passes.split.chunks import grid, tidy
+from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
+from exla.search.beam import rank
+from exla.search.cost import predict_s
+from exla.search.rewriting import rewrite, source_of
+from exla.strict import tolerate
+from exla.targets.machine import Machine
+
+MOST_SINKS = 6
+DEPTH = 2
+"""How many splits one after another `Space.all` and the random walks go; strategies may go further."""
+RATIO = 2
+"""Chunk sizes that are tried grow by this factor."""
+WALKS = 4
+"""Random walks among which a sample is drawn, by weight."""
+TRIES = 64
+"""Random walks that may end nowhere before sampling gives up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A program with what made it, and what is predicted for it.
+
+    Attributes:
+      program: the program after the decisions; None where the candidate was read from records.
+      decisions: those that change the program, in order.
+      seeds: the region of each split among them.
+      peak: its projected peak.
+      seconds: predicted time of one run; inf where nothing was predicted.
+      options: the compile options; None = those of the target that suit it, the first with which it obeys.
+    """
+
+    program: Program
+    decisions: tuple[Change, ...]
+    seeds: tuple[Seed, ...]
+    peak: Peak
+    seconds: float
+    options: tuple[CompileOption, ...] | None = None
+
+    @property
+    def all_decisions(self) -> tuple[Decision, ...]:
+        """The decisions, compile options among them."""
+        return (*self.decisions, *(self.options or ()))
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return tuple(d for d in self.decisions if isinstance(d, Split))
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.all_decisions)) or "the program as it is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What is wanted of a candidate.
+
+    Attributes:
+      bytes: what its projected peak may be, arguments included.
+      most_chunk_bytes: the paper's tensor_split_size: working set that no chunk may exceed, or None.
+      most_value_bytes: the paper's tensor_size_threshold: values above it are split although they fit, or None.
+    """
+
+    bytes: int
+    most_chunk_bytes: int | None = None
+    most_value_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How many complete candidates there are: counted, or estimated from random walks."""
+
+    candidates: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"{self.candidates:,}" if self.exact else f"about {self.candidates:.2g}"
+
+
+@dataclass(kw_only=True)
+class Space:
+    """What can be done to one program.
+
+    Attributes:
+      program: the canonical program.
+      goal: what is wanted.
+      machine: what is planned for.
+      exact: whether what is cut must keep every bit, wherever the chunks begin.
+      rules: opt-in replace rules that are in force too.
+      option_sets: the target's compile options; empty where they are not exla's to choose.
+      room_bytes: what a rewritten product may take between its factors.
+      barred: seeds that are not to be split.
+      depth: how many splits one after another the walks make.
+      ratio: how chunk sizes grow in the walks.
+    """
+
+    program: Program
+    goal: Goal
+    machine: Machine
+    exact: bool = False
+    rules: tuple[str, ...] = ()
+    option_sets: Sequence[Mapping[str, str]] = ()
+    room_bytes: int = 1 << 62
+    barred: Callable[[Seed], bool] = lambda seed: False
+    depth: int = DEPTH
+    ratio: float = RATIO
+    declined: tuple[Declined, ...] = field(default=(), init=False)
+    sources: Mapping[Decision, str] = field(default_factory=dict, init=False)
+    _barred: set[Split] = field(default_factory=set, init=False)
+
+    # What a candidate is worth
+
+    def peak(self, program: Program, *, fused: bool = True) -> Peak:
+        """The projected peak of a program on this machine."""
+        return project(program, fused=fused, window=self.machine.longest_fused_reduction)
+
+    def is_met(self, candidate: Candidate, goal: Goal | None = None) -> bool:
+        """Whether a candidate is complete: its projected peak is within the goal."""
+        goal = goal or self.goal
+        if candidate.peak.bytes > goal.bytes:
+            return False
+        if not self.has_small_values(candidate, goal):
+            return False
+        loops = (e.params["loop"] for e in candidate.program.eqns if e.primitive.name == "exla_split")
+        return goal.most_chunk_bytes is None or all(self.peak(p.body).bytes <= goal.most_chunk_bytes for p in loops)
+
+    def has_small_values(self, candidate: Candidate, goal: Goal | None = None) -> bool:
+        """Whether no value is above the paper's threshold."""
+        most = (goal or self.goal).most_value_bytes
+        return most is None or largest_bytes(candidate.program) <= most
+
+    def of(self, program: Program, decisions: Sequence[Change], seeds: Sequence[Seed]) -> Candidate:
+        """The candidate that a program is."""
+        peak = self.peak(program)
+        seconds = predict_s(program, self.machine) + peak.temporary_bytes / self.machine.first_touch_bytes_per_s
+        return Candidate(program=program, decisions=tuple(decisions), seeds=tuple(seeds), peak=peak, seconds=seconds)
+
+    # The tree
+
+    @cached_property
+    def root(self) -> Candidate:
+        """The program as it is."""
+        return self.of(self.program, (), ())
+
+    @cached_property
+    def starts(self) -> tuple[Candidate, ...]:
+        """The candidates that no split has touched: the program as it is, and after each rewrite that pays."""
+        made = rewrite(self.program, self.machine, self.exact, self.room_bytes, self.rules)
+        self.declined, self.sources = made.declined, dict(zip(made.decisions, made.sources, strict=True))
+        program, found = self.program, [self.root]
+        for count, decision in enumerate(made.decisions, 1):
+            program = made.program if count == len(made.decisions) else replay(program, decision)
+            found.append(self.of(program, made.decisions[:count], ()))
+        return tuple(found)
+
+    @property
+    def rewritten(self) -> Candidate:
+        """The program after every rewrite that pays; the root where none does."""
+        return self.starts[-1]
+
+    def sunk(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """The program whose loops compute for themselves the big values that they read, where there are such."""
+        room = max((goal or self.goal).bytes - start.peak.arguments_bytes - start.peak.outputs_bytes, 1)
+        program, decisions = start.program, list[Change]()
+        while len(decisions) < MOST_SINKS:
+            with tolerate("moving a value into the loop that reads it"):
+                sink = next(enumerate_sinks(self.peak(program).held, max(room // 8, 1)), None)
+                if sink is None:
+                    break
+                program = apply_sink(program, sink)
+                decisions.append(sink)
+        if decisions:
+            yield self.of(program, (*start.decisions, *decisions), start.seeds)
+
+    def offers(self, parent: Candidate, goal: Goal | None = None) -> Iterator[Seed]:
+        """The regions that could be split next: those of what holds the peak, the largest value first."""
+        goal = goal or self.goal
+        unfused = self.peak(parent.program, fused=False)
+        largest = max((value_bytes(h.var) for h in unfused.held), default=0)
+        room = max(goal.bytes - parent.peak.arguments_bytes - parent.peak.outputs_bytes, 1)
+        most = min(largest // 2, goal.most_value_bytes or largest)
+        small = sorted({max(min(room // 64, most), 1), max(min(room // 8, most), 1)})
+        held = unfused.held if not parent.seeds else (*parent.peak.held, *unfused.held)
+        for seed in enumerate_splits(parent.program, held, growths(small, self.exact)):
+            if not self._is_barred(seed) and seed.region.least_chunk < seed.region.size:
+                yield seed
+
+    def bar(self, candidate: Candidate) -> None:
+        """Offer none of a candidate's splits any more."""
+        self._barred.update(seed.decision for seed in candidate.seeds)
+
+    def _is_barred(self, seed: Seed) -> bool:
+        return seed.decision in self._barred or self.barred(seed)
+
+    def ranked(self, start: Candidate, goal: Goal | None = None) -> list[Candidate]:
+        """The candidates that promise most, best first: within the goal by predicted time, else the smallest peaks."""
+        return rank(self, start, goal or self.goal)
+
+    def chunks(self, seed: Seed) -> list[int]:
+        """The chunk sizes of the walks, smallest first; a strategy may ask for any other."""
+        return grid(seed.region.size, seed.region.least_chunk, self.machine.lanes, self.ratio)
+
+    def cut(self, parent: Candidate, seed: Seed, chunk: int) -> Candidate:
+        """The candidate that splitting a region of another one makes."""
+        program = apply_seed(parent.program, seed, chunk)
+        return self.of(program, (*parent.decisions, seed.split(chunk)), (*parent.seeds, seed))
+
+    def build(self, decisions: Sequence[Decision]) -> Candidate:
+        """The candidate of these decisions, made from the program as it is.
+
+        Raises:
+          ReplayMiss: if one does not apply.
+        """
+        program, changes, seeds, _ = replay_all(self.program, decisions)
+        options = tuple(d for d in decisions if isinstance(d, CompileOption))
+        return replace(self.of(program, changes, seeds), options=options or None)
+
+    def _unsplit(self) -> Iterator[Candidate]:
+        for start in self.starts:
+            yield start
+            yield from self.sunk(start)
+
+    def under(self, candidate: Candidate) -> Iterator[Candidate]:
+        """A candidate under each option set."""
+        for names in self.option_sets or ({},):
+            chosen = tuple(CompileOption(name=k, value=v) for k, v in names.items())
+            yield replace(candidate, options=chosen or None)
+
+    def all(self) -> Iterator[Candidate]:
+        """Every complete candidate: by start, then the largest value, then its longest axis and largest chunks."""
+        for start in self._unsplit():
+            yield from self._met(start)
+            for candidate in self.below(start):
+                yield from self.under(candidate)
+
+    def unsplit(self) -> Iterator[Candidate]:
+        """The complete candidates without a loop, but for the program as jax.jit compiles it."""
+        for start in self._unsplit():
+            yield from self._met(start)
+
+    def _met(self, start: Candidate) -> Iterator[Candidate]:
+        if self.is_met(start) and (start.decisions or any(self.option_sets)):
+            yield from self.under(start)
+
+    def below(self, parent: Candidate, depth: int | None = None) -> Iterator[Candidate]:
+        """The complete candidates that splitting a candidate leads to, in the order of `all`."""
+        depth = self.depth if depth is None else depth
+        if depth == 0:
+            return
+        offers = list(self.offers(parent))
+        values = list(dict.fromkeys(map(_value_of, offers)))
+        for seed in sorted(offers, key=lambda s: (values.index(_value_of(s)), -s.region.size)):
+            for chunk in reversed(self.chunks(seed)):
+                made = self._cut_if_possible(parent, seed, chunk)
+                if made is None:
+                    continue
+                if self.is_met(made):
+                    yield made
+                else:
+                    yield from self.below(made, depth - 1)
+
+    def _cut_if_possible(self, parent: Candidate, seed: Seed, chunk: int) -> Candidate | None:
+        with tolerate(f"trying to {seed.split(chunk)}"):
+            return self.cut(parent, seed, chunk)
+        return None
+
+    def size(self, most: int = 2000, walks: int = 64, seed: int = 0) -> Size:
+        """How many complete candidates `all` would yield.
+
+        Args:
+          most: up to so many are counted one by one.
+          walks: random walks that more are estimated from.
+          seed: of those.
+        """
+        counted = sum(1 for _ in itertools.islice(self.all(), most))
+        if counted < most:
+            return Size(candidates=counted, exact=True)
+        generator = random.Random(seed)
+        weights = [weight for _, weight in (self._walk(generator) for _ in range(walks))]
+        return Size(candidates=max(round(sum(weights) / walks), most), exact=False)
+
+    # Moves
+
+    def _walk(self, generator: random.Random) -> tuple[Candidate | None, float]:
+        """A random path through the tree: the complete candidate where it ends, and how many paths there are like it.
+
+        The weights of many walks average to the number of complete candidates.
+        """
+        starts = list(self._unsplit())
+        here, weight = generator.choice(starts), float(len(starts))
+        if self.is_met(here):
+            weight *= 2
+            if generator.random() < 0.5:
+                is_plain = not here.decisions and not any(self.option_sets)
+                return (None, 0.0) if is_plain else self._dressed(here, weight, generator)
+        for _ in range(self.depth):
+            offers = [(seed, chunk) for seed in self.offers(here) for chunk in self.chunks(seed)]
+            if not offers:
+                return None, 0.0
+            weight *= len(offers)
+            made = self._cut_if_possible(here, *generator.choice(offers))
+            if made is None:
+                return None, 0.0
+            if self.is_met(made):
+                return self._dressed(made, weight, generator)
+            here = made
+        return None, 0.0
+
+    def _dressed(self, made: Candidate, weight: float, generator: random.Random) -> tuple[Candidate, float]:
+        """A candidate under an option set drawn at random."""
+        sets = list(self.under(made))
+        return generator.choice(sets), weight * len(sets)
+
+    def sample(self, generator: random.Random) -> Candidate | None:
+        """A complete candidate drawn at random: of several walks one, by how many paths there are like it."""
+        found: list[tuple[Candidate, float]] = []
+        for _ in range(TRIES):
+            candidate, weight = self._walk(generator)
+            if candidate is not None:
+                found.append((candidate, weight))
+            if len(found) == WALKS:
+                break
+        if not found:
+            return None
+        return generator.choices([c for c, _ in found], [w for _, w in found])[0]
+
+    def mutate(self, parent: Candidate, generator: random.Random) -> Candidate | None:
+        """A complete candidate one step away: another chunk size, option set or way to grow, a split more or less."""
+        moves = [self._other_chunk, self._other_growth, self._other_options, self._one_less, self._one_more]
+        for move in generator.sample(moves, len(moves)):
+            decisions = move(parent, generator)
+            if decisions is None:
+                continue
+            made = self._complete(decisions)
+            if made is not None and made.all_decisions != parent.all_decisions:
+                return made
+        return None
+
+    def cross(self, one: Candidate, other: Candidate, generator: random.Random) -> Candidate | None:
+        """A complete candidate with what one parent rewrites and the other splits, or with chunks between theirs."""
+        pairs = list(zip(one.splits, other.splits, strict=False))
+        between = {
+            a: replace(a, chunk=max(round(math.sqrt(a.chunk * b.chunk)), 1))
+            for a, b in pairs
+            if replace(a, chunk=b.chunk) == b
+        }
+        if between:
+            return self._complete([between.get(d, d) if isinstance(d, Split) else d for d in one.all_decisions])
+        kept = [d for d in one.decisions if not isinstance(d, Split)]
+        return self._complete([*kept, *other.splits, *(generator.choice((one, other)).options or ())])
+
+    def _complete(self, decisions: Sequence[Decision]) -> Candidate | None:
+        """The candidate of these decisions where they apply and it is within the goal."""
+        try:
+            made = self.build(decisions)
+        except ReplayMiss:
+            return None
+        barred = any(map(self._is_barred, made.seeds))
+        return made if self.is_met(made) and not barred and (made.all_decisions or any(self.option_sets)) else None
+
+    def _other_chunk(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
+        if not parent.splits:
+            return None
+        k = generator.randrange(len(parent.splits))
+        split, region = parent.splits[k], parent.seeds[k].region
+        factor = generator.choice((1 / 4, 1 / 2, 1 / self.ratio**0.5, self.ratio**0.5, 2, 4))
+        wanted = min(max(round(split.chunk * factor), region.least_chunk), region.size - 1)
+        chunk = tidy(region.size, wanted, region.least_chunk, self.machine.lanes)
+        return [replace(split, chunk=chunk) if d == split else d for d in parent.all_decisions]
+
+    def _other_growth(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
+        if not parent.splits:
+            return None
+        split = generator.choice(parent.splits)
+        flags = {"again": not split.growth.again} if generator.random() < 0.5 else {"online": not split.growth.online}
+        if self.exact and "online" in flags:
+            return None
+        grown = replace(split, growth=replace(split.growth, **flags))
+        return [grown if d == split else d for d in parent.all_decisions]
+
+    def _other_options(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
+        others = [c for c in self.under(parent) if c.options != parent.options]
+        return list(generator.choice(others).all_decisions) if others else None
+
+    def _one_less(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
+        return [d for d in parent.all_decisions if d != parent.splits[-1]] if parent.splits else None
+
+    def _one_more(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
+        offers = list(self.offers(parent))
+        if len(parent.splits) >= self.depth or not offers:
+            return None
+        seed = generator.choice(offers)
+        return [*parent.decisions, seed.split(generator.choice(self.chunks(seed))), *(parent.options or ())]
+
+
+def _value_of(seed: Seed) -> tuple[Any, ...]:
+    """What names the value that a seed cuts."""
+    return seed.decision.path, seed.decision.site, seed.decision.result
+
+
+def replay_all(
+    program: Program, decisions: Sequence[Decision]
+) -> tuple[Program, list[Change], list[Seed], dict[Decision, str]]:
+    """Replay decisions on a program, compile options left out.
+
+    Returns:
+      The program; the decisions that changed it; the region of each split; the user's line of each rewrite.
+
+    Raises:
+      ReplayMiss: if one does not apply.
+    """
+    changes, seeds, sources = list[Change](), list[Seed](), dict[Decision, str]()
+    for decision in decisions:
+        if isinstance(decision, CompileOption):
+            continue
+        changes.append(decision)
+        if isinstance(decision, Split):
+            program, seed = replay_split(program, decision)
+            seeds.append(seed)
+            continue
+        changed = replay(program, decision)
+        if isinstance(decision, Replace | Reorder):
+            sources[decision] = source_of(program, decision)
+        program = changed
+    return program, changes, seeds, sources

@@ -1,0 +1,66 @@
+"""The analytic strategy: cut what holds the peak, predict, take what is fastest within the cap.
+
+The prediction is a roofline for the target (`exla.search.cost`), and the candidates are those of the beam
+(`exla.search.beam`).
+
+*The cap is a bound, not a target*: among programs under it the one with the smallest predicted time wins, and
+that is usually one whose chunks stay in cache. Where the compiler counts more than was projected, the goal is
+tightened by as much.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from exla.passes.decisions import Change
+from exla.search.space import Candidate, Goal, Space
+from exla.search.strategies.off import worth_compiling
+from exla.search.strategy import Outcome, Steps, strategy
+
+MOST_COMPILES = 8
+HOPELESS = 3
+"""After so many candidates in a row that come no nearer to the limit, the search gives up."""
+
+
+@strategy("analytic", measures=False)
+def analytic(space: Space, generator: random.Random) -> Steps:
+    """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them."""
+    yield from worth_compiling(space)
+    for start in dict.fromkeys((space.rewritten.decisions, space.root.decisions)):
+        yield from descend(space, space.root if not start else space.rewritten)
+
+
+def descend(space: Space, start: Candidate) -> Steps:
+    """The best by prediction from one start; the goal is tightened by the compiler's word."""
+    goal = space.goal
+    seen: set[tuple[Change, ...]] = set()
+    smallest: list[int] = []
+    for _ in range(MOST_COMPILES):
+        found = [c for c in space.ranked(start, goal) if c.decisions not in seen]
+        if not found:
+            return
+        first = found[0]
+        seen.add(first.decisions)
+        outcome = yield first
+        if outcome.status == "ok":
+            for candidate in found[1:]:  # for a driver that measures
+                seen.add(candidate.decisions)
+                yield candidate
+            return
+        if outcome.status == "barred":
+            continue
+        smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
+        if len(smallest) > HOPELESS and smallest[-1] > 0.95 * smallest[-1 - HOPELESS]:
+            return
+        goal = tightened(goal, first, outcome, space.goal.bytes)
+
+
+def tightened(goal: Goal, candidate: Candidate, outcome: Outcome, limit_bytes: int) -> Goal:
+    """The goal that a candidate would have had to have, to obey by the compiler's word."""
+    over = 2 * limit_bytes if outcome.peak_bytes is None else outcome.peak_bytes * outcome.devices
+    fixed = candidate.peak.arguments_bytes + candidate.peak.outputs_bytes
+    share = max(limit_bytes - fixed, 0) / max(over - fixed, 1)
+    return replace(
+        goal, bytes=fixed + max(int((min(goal.bytes, candidate.peak.bytes) - fixed) * min(share, 0.9) * 0.9), 0)
+    )

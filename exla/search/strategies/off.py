@@ -1,0 +1,28 @@
+"""The strategy "off": nothing is split.
+
+The program as it is under the target's compile options, then after the rewrites that pay. The other strategies begin
+with the same two: a program that obeys without a loop is better than any loop.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from exla.search.space import Candidate, Space
+from exla.search.strategy import Steps, strategy
+
+
+@strategy("off", measures=False)
+def unsplit(space: Space, generator: random.Random) -> Steps:
+    """The candidates without a loop."""
+    yield from worth_compiling(space)
+
+
+def worth_compiling(space: Space) -> Iterator[Candidate]:
+    """The candidates without a loop that may obey: compile options change the plain program too."""
+    if any(space.option_sets) and space.has_small_values(space.root):
+        yield space.root
+    rewritten = space.rewritten
+    if rewritten.decisions and rewritten.peak.bytes <= space.goal.bytes and space.has_small_values(rewritten):
+        yield rewritten

@@ -1,0 +1,22 @@
+"""The random strategy: complete candidates drawn evenly, none twice. What every other strategy has to beat."""
+
+from __future__ import annotations
+
+import random as randomness
+
+from exla.search.space import TRIES, Space
+from exla.search.strategy import Steps, strategy
+
+
+@strategy("random", measures=True)
+def random(space: Space, generator: randomness.Random) -> Steps:
+    """Samples, until many in a row bring nothing new."""
+    seen, misses = set(), 0
+    while misses < TRIES:
+        candidate = space.sample(generator)
+        if candidate is None or candidate.all_decisions in seen:
+            misses += 1
+            continue
+        misses = 0
+        seen.add(candidate.all_decisions)
+        yield candidate

@@ -1,0 +1,105 @@
+"""Strategies: who says which candidate to look at next.
+
+A strategy is a generator: it is given the space and a source of randomness, yields candidates, and is sent the outcome
+of each.
+
+    @strategy("random", measures=True)
+    def propose(space, generator):
+        while True:
+            outcome = yield space.sample(generator)
+
+A `Session` runs one with three verbs: `start` makes it, `ask` gives the next candidate or None at the end, `tell` says
+how it went. The driver owns everything else: compiling, limits, records, clocks, budgets. So strategies see no device,
+and can be run against recorded spaces. The same seed gives the same questions for the same answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from exla.registry import Registry
+from exla.search.space import Candidate, Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a candidate went.
+
+    Attributes:
+      status: as of a record: "ok", "over_limit", "compile_error", …; "barred" where its devices would exchange more.
+      peak_bytes: what it takes by the compiler's word; None where that is unknown.
+      run_s: seconds of one run; None where it was not measured. NaN never gets here.
+      devices: how many devices share the program; peak_bytes is that of each.
+    """
+
+    status: str
+    peak_bytes: int | None = None
+    run_s: float | None = None
+    devices: int = 1
+
+
+Steps = Generator[Candidate, Outcome, None]
+Propose = Callable[[Space, random.Random], Steps]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """One way to choose.
+
+    Attributes:
+      name: what `search=` calls it.
+      propose: the generator.
+      measures: whether it is told how long candidates run, and goes on after the first that obeys the limit.
+    """
+
+    name: str
+    propose: Propose
+    measures: bool
+
+    def start(self, space: Space, seed: int = 0) -> Session:
+        """A session of this strategy on a space."""
+        return Session(self.propose(space, random.Random(seed)))
+
+
+class Session:
+    """A strategy at work: ask, tell, ask, tell, until `ask` gives None."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._next: Candidate | None = None
+        self._began = False
+        self._ended = False
+
+    def ask(self) -> Candidate | None:
+        """The next candidate; the same one until it is told about; None at the end."""
+        if not self._began:
+            self._began = True
+            self._advance(lambda: next(self._steps))
+        return None if self._ended else self._next
+
+    def tell(self, outcome: Outcome) -> None:
+        """How the candidate went that was asked last."""
+        if not self._began or self._ended:
+            raise RuntimeError("tell follows an ask that gave a candidate")
+        self._advance(lambda: self._steps.send(outcome))
+
+    def _advance(self, step: Callable[[], Candidate]) -> None:
+        try:
+            self._next = step()
+        except StopIteration:
+            self._ended, self._next = True, None
+
+
+STRATEGIES: Registry[Strategy] = Registry("strategy", package="exla.search.strategies")
+
+
+def strategy(name: str, *, measures: bool) -> Callable[[Propose], Propose]:
+    """Register a generator as a strategy."""
+
+    def add(propose: Propose) -> Propose:
+        STRATEGIES.register(name)(Strategy(name=name, propose=propose, measures=measures))
+        return propose
+
+    return add
