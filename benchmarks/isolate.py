@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from exla.search.measure import growth
+from exla.search.child import growth
 
 MIB = 2**20
 DEFAULT_TIMEOUT_S = 600

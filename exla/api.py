@@ -326,6 +326,8 @@ def jit(
     records: str | None = None,
     verify: str | None = None,
     rules: Sequence[str] | None = None,
+    search_seconds: float | None = None,
+    search_trials: int | None = None,
     **jit_arguments: Any,
 ) -> Any:
     """Compile a function so that it runs under a hard memory cap.
@@ -336,7 +338,9 @@ def jit(
       fn: a function that jax.jit can trace, unchanged.
       memory_limit: cap on arguments + outputs + temporaries - aliased, in bytes or as "512MiB"; None = what the
         device has.
-      search: who chooses what is split: "heuristic", or "off" for rewrites alone.
+      search: who chooses what is split: "analytic" by prediction, "heuristic" by the paper's rule, "off" for rewrites
+        alone; "measured" by running candidates in processes of their own before the first call (also "evolutionary",
+        "random", "exhaustive"; CPU only).
       target: what to compile for; None = the default device.
       numerics: "reassociate" may change the order of sums, "exact" may not change values beyond that either.
       tensor_size_threshold: split values above this although they fit (the paper's knob).
@@ -345,6 +349,8 @@ def jit(
       verify: what shows that the limit is obeyed: "compile", the compiler's count; "run", a run in a fresh process
         with made-up arguments besides (CPU only).
       rules: names of replace rules that are in force only where they are asked for (`exla rules verify` lists them).
+      search_seconds: what a search that measures may take, 60 by default.
+      search_trials: how many candidates it may try, 32 by default.
       **jit_arguments: every other argument of jax.jit, with its meaning. Where a call runs on several devices, the
         limit is that of each, and a program that would need splitting is an ExlaError.
 
@@ -369,6 +375,8 @@ def jit(
         records=records,
         verify=verify,
         rules=rules,
+        search_seconds=search_seconds,
+        search_trials=search_trials,
     )
     check_names(options.rules)
     if fn is None:

@@ -17,7 +17,7 @@ from exla.errors import OptionError
 from exla.targets.base import TARGETS
 from exla.units import parse_size
 
-SEARCHES = ("analytic", "heuristic", "off")
+SEARCHES = ("analytic", "heuristic", "measured", "evolutionary", "random", "exhaustive", "off")
 NUMERICS = ("reassociate", "exact")
 RECORDS = ("append", "read", "off")
 VERIFY = ("compile", "run")
@@ -27,7 +27,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "records": RECORDS,
     "verify": VERIFY,
 }
-PLANNED = {"search": ("learned", "measured")}
+PLANNED = {"search": ("learned",)}
 """Values that the design names and this release does not have yet."""
 OTHER_VARIABLES = ("EXLA_RECORDS_DIR", "EXLA_STRICT")
 SIZES = ("memory_limit", "tensor_size_threshold", "tensor_split_size")
@@ -47,6 +47,8 @@ class Options:
       records: whether tuning records are read and written, only read, or neither.
       verify: what shows that the limit is obeyed: "compile" the compiler's count, "run" a run in a fresh process too.
       rules: names of opt-in replace rules that are in force too.
+      search_seconds: seconds that a search which measures may take.
+      search_trials: candidates that it may try.
     """
 
     memory_limit: int | None = None
@@ -58,6 +60,8 @@ class Options:
     records: str = "append"
     verify: str = "compile"
     rules: tuple[str, ...] = ()
+    search_seconds: float = 60.0
+    search_trials: int = 32
 
     @classmethod
     def resolve(cls, **given: Any) -> Options:
@@ -108,7 +112,19 @@ def _read(name: str, label: str, value: Any) -> Any:
         if not isinstance(named, (tuple, list, set, frozenset)) or not all(isinstance(n, str) for n in named):
             raise OptionError(f"{label}={value!r} is not a list of names of replace rules")
         return tuple(sorted({n.strip() for n in named} - {""}))
+    if name in ("search_seconds", "search_trials"):
+        return _number(label, value, float if name == "search_seconds" else int)
     return _choice(name, label, value)
+
+
+def _number(label: str, value: Any, kind: type) -> Any:
+    try:
+        number = kind(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or isinstance(value, bool) or not number > 0 or (kind is int and number != float(value)):
+        raise OptionError(f"{label}={value!r} is not a positive {'whole number' if kind is int else 'number'}")
+    return number
 
 
 def _choice(name: str, label: str, value: Any) -> str:

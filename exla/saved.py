@@ -12,25 +12,21 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from exla.errors import PlanError
-from exla.passes.decisions import Decision, from_json, to_json
+from exla.passes.decisions import Decision, from_json
 from exla.planned import Compiled
-from exla.search.choice import Call
-from exla.search.driver import describe
+from exla.search.choice import Call, describe
+from exla.search.plan_file import FORMAT, KEPT, write_plan
 from exla.targets.base import Target
 from exla.targets.hlo_text import hlo_hash
-from exla.version import __version__
 
-FORMAT = 1
 MUST_AGREE = ("program", "arguments")
 """Parts of a plan's origin without which its decisions mean nothing."""
-_KEPT = ("target", "memory_limit", "numerics", "search", "rules", "records")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,26 +78,22 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
             "exla.save(compiled, path) takes what exla.compile(...) or exla.jit(f).lower(...).compile() returned, "
             f"not {type(compiled).__name__}"
         )
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(target.parent)!r} to write {target.name!r} into")
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(file.parent)!r} to write {file.name!r} into")
     planned = compiled.planned
     choice = planned.choice
-    options = {k: v for k, v in asdict(planned.options).items() if k in _KEPT}
-    row = {
-        "exla_plan": FORMAT,
-        "exla_version": __version__,
-        "origin": describe(planned.traced, planned.target),
-        "options": {**options, "target": planned.target.name, "memory_limit": choice.limit_bytes},
-        "decisions": [to_json(d) for d in choice.decisions],
-        "projected_bytes": choice.peak.bytes,
-        "compiled_bytes": choice.compiled_bytes.total,
-        "hlo_hash": hlo_hash(choice.compiled.as_text()),
-    }
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=target.name, delete=False) as file:
-        json.dump(row, file, indent=1)
-        file.write("\n")
-    os.replace(file.name, target)
+    write_plan(
+        file,
+        call=planned.traced,
+        target=planned.target,
+        options=planned.options,
+        limit_bytes=choice.limit_bytes,
+        decisions=choice.decisions,
+        projected_bytes=choice.peak.bytes,
+        compiled_bytes=choice.compiled_bytes.total,
+        hlo_hash=hlo_hash(choice.compiled.as_text()),
+    )
 
 
 def read_plan(path: str | os.PathLike[str]) -> SavedPlan:
@@ -125,10 +117,10 @@ def read_plan(path: str | os.PathLike[str]) -> SavedPlan:
         isinstance(origin, dict)
         and all(isinstance(origin.get(name), str) for name in MUST_AGREE)
         and isinstance(options, dict)
-        and set(options) == set(_KEPT)
+        and set(options) == set(KEPT)
         and isinstance(decisions, list)
     ):
-        raise PlanError(f"{path} is incomplete: it needs origin, options ({', '.join(_KEPT)}) and decisions")
+        raise PlanError(f"{path} is incomplete: it needs origin, options ({', '.join(KEPT)}) and decisions")
     try:
         replayed = tuple(from_json(d) for d in decisions)
     except (ValueError, TypeError, KeyError) as error:

@@ -22,7 +22,7 @@ from exla.passes.split.decide import Seed
 from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import product_share
-from exla.search.measure import NOISE_BYTES, measured_bytes
+from exla.search.measure import NOISE_BYTES, Runnable, measured_bytes
 from exla.search.records import Record, RecordStore
 from exla.search.space import Candidate, replay_all
 from exla.search.strategy import Outcome
@@ -34,7 +34,7 @@ from exla.targets.machine import Machine
 
 @dataclass
 class Attempt:
-    """One search in progress."""
+    """One search in progress; `records_compiled`: whether what obeys is recorded before it is measured."""
 
     call: Call
     target: Target
@@ -44,6 +44,7 @@ class Attempt:
     key: dict[str, str]
     started: float = field(default_factory=time.perf_counter)
     tried: list[Tried] = field(default_factory=list)
+    records_compiled: bool = True
     declined: tuple[Declined, ...] = ()
     sources: Mapping[Decision, str] = field(default_factory=dict)
     machine: Machine = field(init=False)
@@ -168,7 +169,7 @@ class Attempt:
                     stacklevel=2,
                 )
             obeys = measured <= self.limit_bytes
-        if source == "search" or measured != known:
+        if source == "search" and (self.records_compiled or not obeys) or measured != known:
             status = "ok" if obeys else "over_limit"
             self._record(decisions, status, peak, counted, untouched, compile_s, measured)
         if not obeys:
@@ -201,13 +202,18 @@ class Attempt:
 
     def _measure(self, program: Program, decisions: Sequence[Decision]) -> int:
         """What a candidate takes in a process of its own."""
+        return measured_bytes(self.runnable(program, decisions))
+
+    def runnable(self, program: Program, decisions: Sequence[Decision]) -> Runnable:
+        """A candidate as it crosses over to another process."""
         options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
         constants = len(program.consts)
-        return measured_bytes(
-            emit(program, EXPANSIONS),
-            [as_struct(v.aval) for v in program.invars],
+        return Runnable(
+            fn=emit(program, EXPANSIONS),
+            structs=[as_struct(v.aval) for v in program.invars],
+            consts=program.consts,
             donate=[constants + k for k in self.call.donated],
-            compiler_options={**options, **self.call.compiler_options},
+            options={**options, **self.call.compiler_options},
         )
 
     def _exchanges_more(self, compiled: Any, untouched: bool) -> str:
@@ -252,12 +258,13 @@ class Attempt:
         )
 
     def recorded(self) -> Choice | None:
-        """Replay what an earlier search chose, if it was anything but the program as it is."""
+        """Replay what won an earlier search by measuring, else what this strategy chose before by counting."""
         if self.store is None:
             return None
-        for record in reversed(self.store.lookup(self.key)):
-            if record.status != "ok" or record.is_default:
-                continue
+        found = [r for r in reversed(self.store.lookup(self.key)) if r.status == "ok"]
+        winners = [r for r in found if r.extra.get("winner") is True]
+        counted = [r for r in found if r.run_s is None and not r.is_default and r.strategy == self.options.search]
+        for record in (*winners, *counted):
             try:
                 return self.again([from_json(d) for d in record.decisions], "record")
             except (ReplayMiss, ValueError):

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak
 from exla.ir.program import Program
 from exla.passes.decisions import Decision
 from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
-from exla.targets.base import CompiledBytes
+from exla.targets.base import CompiledBytes, Target
 from exla.targets.machine import Machine
+from exla.version import rules_hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,3 +109,19 @@ class Choice:
     sources: Mapping[Decision, str] = field(default_factory=dict)
     source: str = "search"
     search_s: float = 0.0
+
+
+def describe(call: Call, target: Target) -> dict[str, str]:
+    """What an outcome depends on but for limit and options, by name."""
+    return {
+        "program": fingerprint(call.program),
+        "arguments": " ".join(v.aval.str_short() for v in call.program.invars)
+        + f" donated {call.donated}{_sharded(call)}",
+        **target.fingerprint(),
+        "exla": rules_hash(),
+    }
+
+
+def _sharded(call: Call) -> str:
+    """The shardings of a call over several devices, for its key."""
+    return "" if call.devices == 1 else f" on {call.devices}: {call.arguments} -> {call.results}"

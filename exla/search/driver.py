@@ -13,19 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exla.errors import MemoryLimitError, ReplayMiss
-from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak
 from exla.options import Options
 from exla.passes.decisions import Decision
 from exla.search.attempt import Attempt
-from exla.search.choice import Call, Choice
+from exla.search.choice import Call, Choice, describe
 from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.space import Candidate, Goal, Space
 from exla.search.strategy import STRATEGIES
+from exla.search.tune import Budget, tune
 from exla.strict import tolerate
 from exla.targets.base import Target
-from exla.version import rules_hash
 
 MOST_COMPILES = 24
 """Candidates that are compiled for one call before it is refused, whatever the strategy."""
@@ -95,7 +94,8 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     """
     limit = limit_of(options, target)
     named_limit = options.memory_limit is not None
-    store = RecordStore(None) if options.records != "off" and named_limit else None
+    measures = STRATEGIES.get(options.search).measures and not call.inline
+    store = RecordStore(None) if options.records != "off" and (named_limit or measures) else None
     attempt = Attempt(
         call=call,
         target=target,
@@ -108,11 +108,16 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     floor = attempt.projected(call.program)
     unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit * call.devices
     if not knobs and not unsplit_hopeless:
-        choice = attempt.recorded() or attempt.plain()
+        choice = attempt.recorded() or (None if measures else attempt.plain())
         if choice is not None:
             return choice
     asked: list[Candidate] = []
-    if not unsplit_hopeless:
+    if not unsplit_hopeless and measures:
+        space = make_space(attempt, floor)
+        choice = tune(attempt, space, Budget(seconds=options.search_seconds, trials=options.search_trials)).choice
+        if choice is not None:
+            return choice
+    elif not unsplit_hopeless:
         choice = _ask(attempt, make_space(attempt, floor), asked)
         if choice is not None:
             return choice
@@ -170,26 +175,10 @@ def _key(call: Call, target: Target, options: Options) -> dict[str, str]:
     parts = {
         **describe(call, target),
         "limit": str(options.memory_limit),
-        "options": f"{options.search} {options.numerics} {options.tensor_size_threshold} "
+        "options": f"{'off' if options.search == 'off' else 'any'} {options.numerics} {options.tensor_size_threshold} "
         f"{options.tensor_split_size} {options.rules} {sorted(call.compiler_options.items())} {call.inline}",
     }
     return make_key(**{name: parts.get(name, "") for name in RECORDED})
-
-
-def describe(call: Call, target: Target) -> dict[str, str]:
-    """What an outcome depends on but for limit and options, by name."""
-    return {
-        "program": fingerprint(call.program),
-        "arguments": " ".join(v.aval.str_short() for v in call.program.invars)
-        + f" donated {call.donated}{_sharded(call)}",
-        **target.fingerprint(),
-        "exla": rules_hash(),
-    }
-
-
-def _sharded(call: Call) -> str:
-    """The shardings of a call over several devices, for its key."""
-    return "" if call.devices == 1 else f" on {call.devices}: {call.arguments} -> {call.results}"
 
 
 def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> MemoryLimitError:

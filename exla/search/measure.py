@@ -1,22 +1,22 @@
-"""Measured memory: a program run once in a fresh process, whose growth is read from the operating system.
+"""Measurement in processes of their own: how much memory a program takes, how long it runs, whether it is right.
 
-    measured_bytes(fn, structs, compiler_options, timeout_s=600)
+    measured_bytes(Runnable(...))                     -> bytes
+    timed(Runnable(...), reference=Runnable(...))     -> Timing
 
-The function crosses over as a file of StableHLO (`jax.export`), its arguments are made up there: small random numbers,
-and zeros for integers, which are indices as often as not. What the process grows by while the program runs, its results
-included, and the arguments, is what the program takes. Linux only.
-
-Run as `python -m exla.search.measure FILE OPTIONS` it is that process, and prints one line of JSON.
+A program crosses over as a file of StableHLO (`jax.export`), its constants as .npy files, its arguments are made up
+there (`exla.search.child`). What the process grows by while the program runs, its results included, and the arguments,
+is what the program takes. A process that crashes, hangs or takes more memory than it may is a status, not an error:
+the search goes on with the next candidate. Linux only, CPU only.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,23 +30,75 @@ from exla.errors import MeasureError
 NOISE_BYTES = 8 << 20
 """What a process grows by when a program runs that needs next to nothing (0.3 to 5 MiB were seen), rounded up."""
 TIMEOUT_S = 600
+LOOK_S = 0.05
+"""How often the memory of a process is looked at."""
 
 
-def measured_bytes(
-    fn: Callable[..., Any],
-    structs: Sequence[Any],
-    *,
-    donate: Sequence[int] = (),
-    compiler_options: Mapping[str, Any],
-    timeout_s: float = TIMEOUT_S,
-) -> int:
-    """Run a function of flat arguments once on the CPU, in a process of its own.
+@dataclass(frozen=True, kw_only=True)
+class Runnable:
+    """A function of flat arguments, as it crosses over.
+
+    Attributes:
+      fn: the function.
+      structs: its arguments, as ShapeDtypeStructs, constants first.
+      consts: the values of those.
+      donate: positions of arguments whose memory it may reuse.
+      options: XLA's compile options, by name.
+    """
+
+    fn: Callable[..., Any]
+    structs: Sequence[Any]
+    consts: Sequence[Any] = ()
+    donate: Sequence[int] = ()
+    options: Mapping[str, Any]
+
+    def write(self, folder: Path, index: int) -> dict[str, Any]:
+        """Write the program and its constants; returns what a job says of them.
+
+        Raises:
+          MeasureError: if it cannot cross over.
+        """
+        jitted = jax.jit(self.fn, donate_argnums=tuple(self.donate), keep_unused=True)
+        try:
+            exported = jax.export.export(jitted, platforms=["cpu"])(*self.structs).serialize()
+        except (NotImplementedError, ValueError, TypeError) as error:
+            raise MeasureError(f"the program cannot be sent to another process: {error}") from error
+        (folder / f"{index}.exported").write_bytes(exported)
+        names = [f"{index}-{k}.npy" for k in range(len(self.consts))]
+        for name, value in zip(names, self.consts, strict=True):
+            array = np.ascontiguousarray(np.asarray(value))
+            np.save(folder / name, array.reshape(-1).view(np.uint8), allow_pickle=False)
+        return {"options": dict(self.options), "consts": names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What a process that timed a program found.
+
+    Attributes:
+      status: "ok", "wrong_result", "compile_error", "oom", "timeout" or "crash".
+      run_s: median seconds of one run; None unless ok.
+      reference_s: of the reference, in the same process and in turns; None where there was none.
+      spread: half the confidence interval of the median, as a part of it; inf after too few rounds.
+      rounds: how many turns there were.
+      error: largest difference from the reference, as a part of the largest value; None where it is not a number.
+      said: what a process that failed said last.
+    """
+
+    status: str
+    run_s: float | None = None
+    reference_s: float | None = None
+    spread: float | None = None
+    rounds: int = 0
+    error: float | None = None
+    said: str = ""
+
+
+def measured_bytes(program: Runnable, *, timeout_s: float = TIMEOUT_S) -> int:
+    """Run a program once on the CPU, in a process of its own.
 
     Args:
-      fn: the function.
-      structs: its arguments, as ShapeDtypeStructs.
-      donate: positions of those whose memory it may reuse.
-      compiler_options: XLA's, by name.
+      program: what is run.
       timeout_s: seconds after which the process is killed.
 
     Returns:
@@ -55,88 +107,103 @@ def measured_bytes(
     Raises:
       MeasureError: if it could not be exported, crashed, was killed, or ran out of time.
     """
-    jitted = jax.jit(fn, donate_argnums=tuple(donate), keep_unused=True)
-    try:
-        exported = jax.export.export(jitted, platforms=["cpu"])(*structs).serialize()
-    except (NotImplementedError, ValueError, TypeError) as error:
-        raise MeasureError(f"the program cannot be sent to another process: {error}") from error
-    with tempfile.NamedTemporaryFile(suffix=".exported") as file:
-        file.write(exported)
-        file.flush()
-        command = [sys.executable, "-m", "exla.search.measure", file.name, json.dumps(dict(compiler_options))]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": str(int(jax.config.jax_enable_x64))}
-        try:
-            child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment)
-        except subprocess.TimeoutExpired as error:
-            raise MeasureError(f"the program did not end within {timeout_s:.0f} s in a process of its own") from error
-    lines = child.stdout.splitlines()
-    if child.returncode or not lines:
-        said = (child.stderr.strip().splitlines() or [""])[-1]
-        raise MeasureError(f"the process that ran the program ended with status {child.returncode}: {said}")
-    return int(json.loads(lines[-1])["measured_bytes"])
+    found = _child("memory", [program], timeout_s=timeout_s)
+    if found["status"] == "timeout":
+        raise MeasureError(f"the program did not end within {timeout_s:.0f} s in a process of its own")
+    if found["status"] != "ok":
+        raise MeasureError(f"the process that ran the program ended with {found['status']}: {found.get('said', '')}")
+    return int(found["measured_bytes"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Growth:
-    """How far one process grew while a function ran.
+def timed(
+    program: Runnable,
+    *,
+    reference: Runnable | None = None,
+    seconds: float = 2.0,
+    takes_turns: bool = True,
+    best_s: float | None = None,
+    tolerance: float | None = None,
+    most_different: float = 0.0,
+    timeout_s: float = TIMEOUT_S,
+    ceiling_bytes: int | None = None,
+) -> Timing:
+    """Time a program on the CPU in a process of its own, in turns with a reference; values are compared before.
 
-    Attributes:
-      growth_bytes: largest resident size during the run minus the resident size before it. What the function returns
-        is part of it.
-      before_bytes: resident size before the run.
-      resettable: whether the high-water mark could be lowered before the run; if not, growth is an upper bound.
+    Args:
+      program: what is timed.
+      reference: what it is compared with.
+      seconds: for the turns, after which they end however little is known.
+      takes_turns: whether the reference is timed too, and not only compared with.
+      best_s: the best time so far; a program that takes three times as long is given up after one turn.
+      tolerance: what the values may differ by, as a part of the largest; None = they are not compared.
+      most_different: the share of integers among the results that may differ.
+      timeout_s: seconds after which the process is killed.
+      ceiling_bytes: resident memory above which it is killed; None = no such limit.
+
+    Raises:
+      MeasureError: if a program cannot be sent to another process.
     """
-
-    growth_bytes: int
-    before_bytes: int
-    resettable: bool
-
-
-def growth(run: Callable[[], Any]) -> tuple[Any, Growth]:
-    """Call `run` once, wait for its arrays, and return them with the growth of this process."""
-    ctypes.CDLL(None).malloc_trim(0)  # what the compiler has freed would be used again unseen
-    resettable = _reset_high_water_mark()
-    before = _status_bytes("VmRSS")
-    outputs = jax.block_until_ready(run())
-    after = _status_bytes("VmHWM")
-    return outputs, Growth(growth_bytes=after - before, before_bytes=before, resettable=resettable)
+    programs = [program] if reference is None else [reference, program]
+    asked = {
+        "seconds": seconds,
+        "takes_turns": takes_turns,
+        "best_s": best_s,
+        "tolerance": tolerance if reference is not None else None,
+        "most_different": most_different,
+    }
+    return Timing(**_child("time", programs, timeout_s=timeout_s, ceiling_bytes=ceiling_bytes, **asked))
 
 
-def _argument(aval: Any, generator: np.random.Generator) -> Any:
-    if np.issubdtype(aval.dtype, np.floating):
-        return generator.uniform(0.25, 1, aval.shape).astype(aval.dtype)
-    if np.issubdtype(aval.dtype, np.complexfloating):
-        return np.ones(aval.shape, aval.dtype)
-    return np.zeros(aval.shape, aval.dtype)
+def _child(
+    what: str,
+    programs: Sequence[Runnable],
+    *,
+    timeout_s: float,
+    ceiling_bytes: int | None = None,
+    **asked: Any,
+) -> dict[str, Any]:
+    """Write a job, run it, and say what came of it."""
+    with tempfile.TemporaryDirectory(prefix="exla-") as name:
+        folder = Path(name)
+        cpus = sorted(os.sched_getaffinity(0))
+        written = [p.write(folder, k) for k, p in enumerate(programs)]
+        (folder / "job.json").write_text(json.dumps({"what": what, "programs": written, "cpus": cpus, **asked}))
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": str(int(jax.config.jax_enable_x64))}
+        with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
+            command = [sys.executable, "-m", "exla.search.child", str(folder / "job.json")]
+            process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+            try:
+                stopped = _watch(process, timeout_s, ceiling_bytes)
+            finally:
+                process.kill()
+                process.wait()
+            lines = (folder / "out").read_text().splitlines()
+            said = ((folder / "err").read_text().strip().splitlines() or [""])[-1]
+    if stopped is not None:
+        return {"status": stopped, "said": said}
+    if process.returncode or not lines:
+        killed = process.returncode in (-9, 137)  # by the system, where memory is short
+        return {"status": "oom" if killed else "crash", "said": f"status {process.returncode}: {said}"}
+    return json.loads(lines[-1])
 
 
-def _run(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    exported = jax.export.deserialize(bytearray(Path(path).read_bytes()))
-    generator = np.random.default_rng(0)
-    arguments = [jax.device_put(_argument(a, generator)) for a in exported.in_avals]
-    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals]
-    compiled = jax.jit(exported.call, keep_unused=True).lower(*structs).compile(compiler_options=dict(options) or None)
-    jax.block_until_ready(arguments)
-    jax.block_until_ready(jax.jit(lambda x: x @ x)(np.ones((64, 64), np.float32)))  # the runtime's own threads
-    _, grown = growth(lambda: compiled(*arguments))
-    return {"measured_bytes": sum(a.nbytes for a in arguments) + max(grown.growth_bytes, 0)}
+def _watch(process: subprocess.Popen, timeout_s: float, ceiling_bytes: int | None) -> str | None:
+    """Wait for a process; "timeout" or "oom" where it has to be stopped."""
+    end = time.monotonic() + timeout_s
+    while True:
+        left = end - time.monotonic()
+        try:
+            process.wait(timeout=max(min(left, LOOK_S if ceiling_bytes is not None else left), 0))
+            return None
+        except subprocess.TimeoutExpired:
+            if left <= 0:
+                return "timeout"
+            if ceiling_bytes is not None and _resident_bytes(process.pid) > ceiling_bytes:
+                return "oom"
 
 
-def _reset_high_water_mark() -> bool:
-    """Lower the largest resident size to the present one, where the system lets a process do so."""
+def _resident_bytes(pid: int) -> int:
     try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise MeasureError(f"/proc/self/status has no {field}; memory can be measured on Linux only")
-
-
-if __name__ == "__main__":
-    print(json.dumps(_run(sys.argv[1], json.loads(sys.argv[2]))))
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0

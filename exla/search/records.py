@@ -25,7 +25,7 @@ import platformdirs
 from exla.errors import ExlaWarning
 
 SCHEMA_VERSION = 1
-STATUSES = ("ok", "compile_error", "over_limit", "oom", "timeout", "wrong_result", "replay_miss")
+STATUSES = ("ok", "compile_error", "over_limit", "oom", "timeout", "crash", "wrong_result", "replay_miss")
 FILE_NAME = "records.jsonl"
 LOCK_TIMEOUT_S = 10
 

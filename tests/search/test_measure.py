@@ -7,8 +7,9 @@ import pytest
 
 import exla
 from exla.options import Options
-from exla.search import attempt, measure
+from exla.search import attempt, child, measure
 from exla.search.attempt import Attempt
+from exla.search.measure import Runnable
 from exla.search.records import RecordStore
 from exla.targets.base import TARGETS
 
@@ -22,16 +23,15 @@ def points(n=3000):
 
 
 def test_a_process_takes_what_its_values_take():
-    grown = measure.measured_bytes(
-        lambda x: jnp.outer(x, x), [jax.ShapeDtypeStruct((4000,), jnp.float32)], compiler_options={}
-    )
+    structs = [jax.ShapeDtypeStruct((4000,), jnp.float32)]
+    grown = measure.measured_bytes(Runnable(fn=lambda x: jnp.outer(x, x), structs=structs, options={}))
     assert abs(grown - 4 * 4000**2) <= measure.NOISE_BYTES
 
 
 def test_integers_are_made_up_as_indices_and_donated_arguments_are_used_again():
     structs = [jax.ShapeDtypeStruct((2_000_000,), t) for t in (jnp.float32, jnp.int32)]
     grown = [
-        measure.measured_bytes(lambda x, i: (x + x[i], i), structs, donate=donate, compiler_options={})
+        measure.measured_bytes(Runnable(fn=lambda x, i: (x + x[i], i), structs=structs, donate=donate, options={}))
         for donate in ((), (0,))
     ]
     assert all(g < 3 * 8_000_000 + 2 * measure.NOISE_BYTES for g in grown)
@@ -83,12 +83,72 @@ def test_a_program_that_takes_more_than_was_counted_is_reported_and_not_used(mon
 def test_a_process_that_dies_or_hangs_is_an_error_that_says_so(monkeypatch):
     structs = [jax.ShapeDtypeStruct((8,), jnp.float32)]
     with pytest.raises(exla.MeasureError, match="did not end within"):
-        measure.measured_bytes(jnp.sin, structs, compiler_options={}, timeout_s=0.05)
-    with pytest.raises(exla.MeasureError, match="ended with status"):
-        measure.measured_bytes(jnp.sin, structs, compiler_options={"no_such_option": "1"})
+        measure.measured_bytes(Runnable(fn=jnp.sin, structs=structs, options={}), timeout_s=0.05)
+    with pytest.raises(exla.MeasureError, match="ended with compile_error"):
+        measure.measured_bytes(Runnable(fn=jnp.sin, structs=structs, options={"no_such_option": "1"}))
     with pytest.raises(exla.MeasureError, match="another process"):
-        measure.measured_bytes(
-            lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct((8,), jnp.float32), x),
-            structs,
-            compiler_options={},
-        )
+        outside = jax.ShapeDtypeStruct((8,), jnp.float32)
+        callback = Runnable(fn=lambda x: jax.pure_callback(np.sin, outside, x), structs=structs, options={})
+        measure.measured_bytes(callback)
+
+
+def test_a_timed_program_is_compared_before_it_is_timed():
+    structs = [jax.ShapeDtypeStruct((500, 500), jnp.float32)]
+    plain = Runnable(fn=lambda x: x @ x, structs=structs, options={})
+    halves = Runnable(fn=lambda x: x[:, :250] @ x[:250] + x[:, 250:] @ x[250:], structs=structs, options={})
+    wrong = Runnable(fn=lambda x: (x @ x).at[3, 4].add(10.0), structs=structs, options={})
+    good = measure.timed(halves, reference=plain, seconds=0.2, tolerance=1e-4)
+    assert good.status == "ok" and good.run_s > 0 and good.reference_s > 0 and good.rounds >= 1
+    assert 0 <= good.error < 1e-5
+    bad = measure.timed(wrong, reference=plain, seconds=0.2, tolerance=1e-4)
+    assert bad.status == "wrong_result" and bad.run_s is None and bad.error > 1e-3
+
+
+def test_constants_cross_over_with_their_values():
+    table = (jnp.arange(1000) % 256).astype(jnp.bfloat16)
+    structs = [jax.ShapeDtypeStruct((1000,), jnp.bfloat16), jax.ShapeDtypeStruct((1000,), jnp.float32)]
+    taken = Runnable(fn=lambda c, x: c.astype(jnp.float32) + x, structs=structs, consts=[table], options={})
+    alone = Runnable(fn=lambda x: (jnp.arange(1000) % 256).astype(jnp.float32) + x, structs=structs[1:], options={})
+    assert measure.timed(taken, reference=alone, seconds=0.1, tolerance=1e-6).status == "ok"
+
+
+def test_a_hopeless_candidate_is_given_up_after_one_turn():
+    structs = [jax.ShapeDtypeStruct((300, 300), jnp.float32)]
+    slow = Runnable(fn=lambda x: jax.lax.fori_loop(0, 30, lambda _, y: y @ x / 300, x), structs=structs, options={})
+    assert measure.timed(slow, seconds=5, best_s=1e-9).rounds == 1
+
+
+def test_a_process_above_its_ceiling_is_stopped_and_one_that_crashes_is_a_status():
+    big = Runnable(
+        fn=lambda x: jnp.sum(jnp.sort(jnp.outer(x, x), axis=1)[:, ::2]),
+        structs=[jax.ShapeDtypeStruct((20_000,), jnp.float32)],
+        options={},
+    )
+    assert measure.timed(big, seconds=1, ceiling_bytes=600 << 20).status == "oom"
+    assert measure.timed(big, seconds=1, timeout_s=0.05).status == "timeout"
+    crash = Runnable(fn=lambda x: x, structs=[jax.ShapeDtypeStruct((1 << 45,), jnp.float32)], options={})
+    assert measure.timed(crash, seconds=1).status in ("crash", "oom")
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.0], [1.0, 2.2], 0.1),
+        ([0.0, 0.0], [0.0, 1e-30], np.inf),
+        ([np.nan, 2.0], [np.nan, 2.0], 0.0),
+        ([np.nan, 2.0], [1.0, 2.0], np.inf),
+        ([np.inf, 2.0], [-np.inf, 2.0], np.inf),
+        ([1, 2, 3, 4], [1, 2, 3, 5], (0.0, 0.25)),
+        ([], [], 0.0),
+    ],
+)
+def test_the_difference_of_two_results(want, got, expected):
+    pair = expected if isinstance(expected, tuple) else (expected, 0.0)
+    assert child.difference([np.array(want)], [np.array(got)]) == pytest.approx(pair)
+    assert child.difference([np.array(want)], [np.array([*got, 1])]) == (np.inf, 1.0)
+
+
+@pytest.mark.parametrize(("times", "precise"), [([1.0] * 4, False), ([1.0] * 5, True), ([1.0, 1.2] * 5, False)])
+def test_the_spread_of_a_median_is_that_of_its_order_statistics(times, precise):
+    assert (child.spread(times) < child.PRECISE) == precise

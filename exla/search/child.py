@@ -1,0 +1,230 @@
+"""The other side of `exla.search.measure`: the process in which programs run that are measured.
+
+    python -m exla.search.child JOB
+
+JOB is a JSON file beside the StableHLO of the programs (`jax.export`) and the values of their constants (.npy, read
+without pickle). Arguments are made up: numbers between 1/4 and 1, and zeros for integers, which are indices as often
+as not. What was found is printed as one line of JSON.
+
+Two kinds of job. "memory" runs one program once, and says how far the process grew. "time" runs one or two programs in
+turns, the reference first: their values are compared before anything is timed, and the turns end when the medians are
+known well enough, the seconds are up, or the candidate is hopeless.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from exla.errors import MeasureError
+
+PRECISE = 0.03
+"""Half the confidence interval of the median, as a part of it, that ends the turns."""
+LEAST_ROUNDS = 5
+MOST_ROUNDS = 200
+HOPELESS = 3.0
+"""A candidate that takes so many times the best is timed once and no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How far one process grew while a function ran.
+
+    Attributes:
+      growth_bytes: largest resident size during the run minus the resident size before it. What the function returns
+        is part of it.
+      before_bytes: resident size before the run.
+      resettable: whether the high-water mark could be lowered before the run; if not, growth is an upper bound.
+    """
+
+    growth_bytes: int
+    before_bytes: int
+    resettable: bool
+
+
+def growth(run: Callable[[], Any]) -> tuple[Any, Growth]:
+    """Call `run` once, wait for its arrays, and return them with the growth of this process."""
+    ctypes.CDLL(None).malloc_trim(0)  # what the compiler has freed would be used again unseen
+    resettable = _reset_high_water_mark()
+    before = _status_bytes("VmRSS")
+    outputs = jax.block_until_ready(run())
+    after = _status_bytes("VmHWM")
+    return outputs, Growth(growth_bytes=after - before, before_bytes=before, resettable=resettable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """One program of a job, compiled."""
+
+    compiled: Any
+    consts: Sequence[Any]
+    avals: Sequence[Any]
+
+    def run(self, arguments: Sequence[Any]) -> Any:
+        return self.compiled(*self.consts, *arguments)
+
+
+def load(folder: Path, index: int, options: Mapping[str, Any], consts: Sequence[str]) -> Loaded:
+    """Compile one program of a job."""
+    exported = jax.export.deserialize(bytearray((folder / f"{index}.exported").read_bytes()))
+    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals]
+    jitted = jax.jit(exported.call, keep_unused=True)
+    compiled = jitted.lower(*structs).compile(compiler_options=dict(options) or None)
+    known = [_constant(folder / name, a) for name, a in zip(consts, exported.in_avals, strict=False)]
+    return Loaded(compiled=compiled, consts=known, avals=exported.in_avals[len(known) :])
+
+
+def _constant(path: Path, aval: Any) -> Any:
+    data = np.load(path, allow_pickle=False)
+    return jax.device_put(data.view(aval.dtype).reshape(aval.shape))
+
+
+def made_up(avals: Sequence[Any]) -> list[Any]:
+    """Arguments of these types, the same in every process."""
+    generator = np.random.default_rng(0)
+    return [jax.device_put(_argument(a, generator)) for a in avals]
+
+
+def _argument(aval: Any, generator: np.random.Generator) -> Any:
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return jax.numpy.broadcast_to(jax.random.key(0, impl=str(jax.random.key_impl(aval))), aval.shape)
+    if jax.dtypes.issubdtype(aval.dtype, np.floating):
+        return generator.uniform(0.25, 1, aval.shape).astype(aval.dtype)
+    if jax.dtypes.issubdtype(aval.dtype, np.complexfloating):
+        return np.ones(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, aval.dtype)
+
+
+def measure_memory(program: Loaded) -> dict[str, Any]:
+    """Bytes of arguments, constants among them, and of what the process grew by."""
+    arguments = made_up(program.avals)
+    jax.block_until_ready((arguments, program.consts))
+    jax.block_until_ready(jax.jit(lambda x: x @ x)(np.ones((64, 64), np.float32)))  # the runtime's own threads
+    _, grown = growth(lambda: program.run(arguments))
+    fixed = sum(a.nbytes for a in (*arguments, *program.consts))
+    return {"status": "ok", "measured_bytes": fixed + max(grown.growth_bytes, 0)}
+
+
+def measure_time(
+    programs: Sequence[Loaded],
+    *,
+    seconds: float,
+    takes_turns: bool,
+    best_s: float | None,
+    tolerance: float | None,
+    most_different: float,
+) -> dict[str, Any]:
+    """Median seconds of the last program, and of the first, in turns; values first."""
+    arguments = made_up(programs[-1].avals)
+    values = []
+    for program in programs:
+        values.append(jax.tree.map(np.asarray, program.run(arguments)))  # warms up too
+    error, different = difference(values[0], values[-1])
+    if tolerance is not None and not (error <= tolerance and different <= most_different):
+        return {"status": "wrong_result", "error": error if math.isfinite(error) else None}
+    del values
+    programs = programs if takes_turns else programs[-1:]
+    taken: list[list[float]] = [[] for _ in programs]
+    end = time.perf_counter() + seconds
+    while len(taken[0]) < MOST_ROUNDS:
+        for program, times in zip(programs, taken, strict=True):
+            begin = time.perf_counter()
+            jax.block_until_ready(program.run(arguments))
+            times.append(time.perf_counter() - begin)
+        if best_s is not None and min(taken[-1]) > HOPELESS * best_s:
+            break
+        enough = len(taken[0]) >= LEAST_ROUNDS and all(spread(t) < PRECISE for t in taken)
+        if enough or time.perf_counter() > end:
+            break
+    return {
+        "status": "ok",
+        "run_s": statistics.median(taken[-1]),
+        "reference_s": statistics.median(taken[0]) if len(programs) > 1 else None,
+        "spread": spread(taken[-1]),
+        "rounds": len(taken[-1]),
+        "error": error,
+    }
+
+
+def spread(times: Sequence[float]) -> float:
+    """Half the 95 % confidence interval of the median, as a part of the median; by order statistics."""
+    ordered, count = sorted(times), len(times)
+    if count < LEAST_ROUNDS:
+        return math.inf
+    reach = math.ceil(0.98 * math.sqrt(count))  # of a binomial with p = 1/2: 1.96 of its standard deviations
+    low, high = max(count // 2 - reach, 0), min((count - 1) // 2 + reach, count - 1)
+    return (ordered[high] - ordered[low]) / 2 / statistics.median(ordered)
+
+
+def difference(reference: Sequence[Any], values: Sequence[Any]) -> tuple[float, float]:
+    """How far two lists of results differ.
+
+    Returns:
+      The largest difference of floating point numbers, as a part of the largest value of their array, inf where NaNs
+      differ; and the largest share of other elements that differ.
+    """
+    worst = share = 0.0
+    for want, got in zip(reference, values, strict=True):
+        if want.shape != got.shape or want.dtype != got.dtype:
+            return math.inf, 1.0
+        if not jax.dtypes.issubdtype(want.dtype, np.inexact):
+            share = max(share, float(np.mean(want != got)) if want.size else 0.0)
+            continue
+        wide = np.complex128 if jax.dtypes.issubdtype(want.dtype, np.complexfloating) else np.float64
+        want, got = want.astype(wide), got.astype(wide)
+        finite = np.isfinite(want)
+        if not np.array_equal(finite, np.isfinite(got)) or not np.array_equal(
+            want[~finite], got[~finite], equal_nan=True
+        ):
+            return math.inf, share
+        scale = float(np.max(np.abs(want[finite]), initial=0.0))
+        largest = float(np.max(np.abs(want[finite] - got[finite]), initial=0.0))
+        worst = max(worst, largest / scale if scale > 0 else (math.inf if largest > 0 else 0.0))
+    return worst, share
+
+
+def run(job: Path) -> dict[str, Any]:
+    """Do what a job file says."""
+    asked = json.loads(job.read_text())
+    if asked["cpus"]:
+        os.sched_setaffinity(0, asked["cpus"])
+    try:
+        programs = [load(job.parent, k, p["options"], p["consts"]) for k, p in enumerate(asked["programs"])]
+    except jax.errors.JaxRuntimeError as error:
+        return {"status": "compile_error", "said": str(error).partition("\n")[0]}
+    if asked["what"] == "memory":
+        return measure_memory(programs[0])
+    named = ("seconds", "takes_turns", "best_s", "tolerance", "most_different")
+    return measure_time(programs, **{name: asked[name] for name in named})
+
+
+def _reset_high_water_mark() -> bool:
+    """Lower the largest resident size to the present one, where the system lets a process do so."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise MeasureError(f"/proc/self/status has no {field}; memory can be measured on Linux only")
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Path(sys.argv[1]))))

@@ -1,0 +1,373 @@
+"""Tuning: candidates are measured, and the fastest that obeys the limit and is right wins.
+
+    tune(attempt, space, Budget(seconds=60, trials=32)) -> Tuned
+
+The program as jax.jit compiles it is measured first. Then the strategy asks, and each candidate is compiled, counted,
+compared with the plain program's values and timed in a process of its own, in turns with the plain program where that
+obeys the limit. What was measured before, by this process or another, is taken from the records; what compiles to the
+same code as an earlier candidate is not measured again. Every outcome is recorded before the next candidate, so that
+nothing is lost when the process is killed; started again with the same seed, it goes on where it was.
+
+The winner is measured once more against the plain program: nothing slower than that is kept where that obeys the limit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from exla import _compat
+from exla.errors import ExlaWarning, MeasureError
+from exla.ir.program import Program
+from exla.passes.decisions import Decision, to_json
+from exla.search.attempt import Attempt
+from exla.search.choice import Choice
+from exla.search.measure import Timing, timed
+from exla.search.plan_file import write_plan
+from exla.search.records import Record, default_directory
+from exla.search.space import Candidate, Space
+from exla.search.strategy import STRATEGIES, Outcome
+from exla.targets.hlo_text import hlo_hash
+
+NOISE = 0.03
+"""Times that differ by less are equal: the smaller peak wins, then fewer decisions."""
+TURN_S = 1.5
+"""Seconds for the turns of one candidate; the winner and its rival get twice that."""
+TIMEOUT_S = 120.0
+"""Least seconds until a process is taken for hung; it has twenty times the plain program's time as well."""
+MEMORY_SHARE = 0.8
+"""Share of the machine's memory that a process may take before it is stopped."""
+TOLERANCES = {2: 3e-2, 4: 1e-3, 8: 1e-8}
+"""By bytes of the least precise floating point results: what their values may differ by, as a part of the largest."""
+MOST_DIFFERENT = 1e-3
+"""Share of integers that may differ where they come from floating point numbers: ties that rounding decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a search may spend: seconds of this process, and trials, those that records answer among them."""
+
+    seconds: float = math.inf
+    trials: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One candidate and how it went.
+
+    Attributes:
+      decisions: the candidate; () = the program as jax.jit compiles it.
+      status: as of a record.
+      peak_bytes: what it takes by the compiler's word.
+      run_s: median seconds of one run, set against the plain program's; None where it was not measured.
+      source: "measured", "record", or "twin" where it compiles to the code of an earlier one.
+    """
+
+    decisions: tuple[Decision, ...]
+    status: str
+    peak_bytes: int | None = None
+    run_s: float | None = None
+    source: str = "measured"
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.decisions)) or "the program as jax.jit compiles it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What a search found.
+
+    Attributes:
+      choice: what won; None where nothing obeyed the limit.
+      trials: every candidate, the plain program first.
+      stop: why it ended: "exhausted", "trials", "seconds" or "interrupted".
+      seconds: how long it took.
+    """
+
+    choice: Choice | None
+    trials: tuple[Trial, ...]
+    stop: str
+    seconds: float
+
+
+Progress = Callable[[Trial, Trial | None], None]
+"""Called with each trial, and the best so far."""
+
+
+@dataclass(kw_only=True)
+class Tuning:
+    """A search in progress.
+
+    Attributes:
+      attempt: compiles, counts and records.
+      space: what can be done.
+      seed: of the strategy.
+      trials: what was tried.
+    """
+
+    attempt: Attempt
+    space: Space
+    seed: int = 0
+    trials: list[Trial] = field(default_factory=list)
+    _default: Trial | None = None
+    _verified: bool = True
+    _codes: dict[str, Trial] = field(default_factory=dict)
+
+    def default(self) -> Trial:
+        """Candidate 0, measured where it obeys the limit."""
+        self.attempt.records_compiled = False
+        choice = self.attempt.plain()
+        last = self.attempt.tried[-1]
+        trial = Trial(decisions=(), status=self.attempt.outcome().status, peak_bytes=last.peak_bytes)
+        if choice is not None:
+            self._codes[hlo_hash(choice.compiled.as_text())] = trial
+            trial = self._known(()) or self._measured(trial, self.attempt.call.program, None)
+            self._codes = {code: trial for code in self._codes}
+        self._default = trial
+        self.trials.append(trial)
+        return trial
+
+    def candidate(self, candidate: Candidate) -> Trial:
+        """One candidate: from the records, from a twin, or compiled, compared and timed."""
+        self.attempt.declined, self.attempt.sources = self.space.declined, self.space.sources
+        known = self._known(candidate.all_decisions) if candidate.options is not None else None
+        trial = known or self._fresh(candidate)
+        self.trials.append(trial)
+        return trial
+
+    def _fresh(self, candidate: Candidate) -> Trial:
+        choice = self.attempt.candidate(candidate)
+        outcome = self.attempt.outcome()
+        if choice is None:
+            return Trial(decisions=candidate.all_decisions, status=outcome.status, peak_bytes=outcome.peak_bytes)
+        trial = Trial(decisions=choice.decisions, status="ok", peak_bytes=outcome.peak_bytes)
+        known = self._known(choice.decisions)
+        if known is not None:
+            return known
+        twin = self._codes.get(code := hlo_hash(choice.compiled.as_text()))
+        if twin is not None:
+            trial = replace(twin, decisions=choice.decisions, source="twin")
+            self._record(trial, choice, None)
+            return trial
+        trial = self._measured(trial, choice.program, choice)
+        self._codes[code] = trial
+        return trial
+
+    def _measured(self, trial: Trial, program: Program, choice: Choice | None) -> Trial:
+        """Time a candidate in turns with the plain program; `choice` None = that is the candidate."""
+        obeys = self._default is not None and self._default.status == "ok"
+        reference = None
+        if choice is not None and self._runs_plain():
+            reference = self.attempt.runnable(self.attempt.call.program, ())
+        best = self.best()
+        usable = self.attempt.target.usable_bytes()
+        timing = timed(
+            self.attempt.runnable(program, trial.decisions),
+            reference=reference,
+            takes_turns=obeys,
+            seconds=TURN_S,
+            best_s=None if best is None else best.run_s,
+            tolerance=tolerance(self.attempt.call.program),
+            most_different=MOST_DIFFERENT,
+            timeout_s=TIMEOUT_S + 20 * ((best and best.run_s) or 0.0),
+            ceiling_bytes=int(MEMORY_SHARE * usable),
+        )
+        if timing.status == "wrong_result" and choice is not None:
+            self._report(trial, choice, timing)
+        found = replace(trial, status=timing.status, run_s=self._against_default(timing))
+        self._record(found, choice, timing)
+        return found
+
+    def _runs_plain(self) -> bool:
+        """Whether this machine can run the plain program, limit or not, so that values can be compared."""
+        plain = next((t.peak_bytes for t in self.attempt.tried if t.untouched), None)
+        fits = plain is not None and 2 * plain < MEMORY_SHARE * self.attempt.target.usable_bytes()
+        if not fits and self._verified:
+            self._verified = False
+            warnings.warn(
+                "the plain program does not fit this machine, so that the values of candidates cannot be compared "
+                "with its values: tune at a smaller size first, where they can",
+                ExlaWarning,
+                stacklevel=2,
+            )
+        return fits
+
+    def _against_default(self, timing: Timing) -> float | None:
+        """Seconds as if the machine had been as it was when the plain program was measured alone."""
+        default = self._default.run_s if self._default is not None else None
+        if timing.run_s is None or timing.reference_s is None or default is None:
+            return timing.run_s
+        return timing.run_s * default / timing.reference_s
+
+    def best(self) -> Trial | None:
+        """The fastest so far; within the noise the smallest peak, then the fewest decisions."""
+        found = [t for t in self.trials if t.status == "ok" and t.run_s is not None]
+        if not found:
+            return None
+        least = min(t.run_s for t in found if t.run_s is not None)
+        near = [t for t in found if t.run_s is not None and t.run_s <= least * (1 + NOISE)]
+        return min(near, key=lambda t: (t.peak_bytes or 0, len(t.decisions)))
+
+    def winner(self) -> Choice | None:
+        """The best, measured once more against the plain program where that obeys the limit."""
+        best, default = self.best(), self._default
+        if best is None:
+            return None
+        if best.decisions and default is not None and default.status == "ok" and not self._has_won(best):
+            program = self.attempt.again(best.decisions, "search")
+            assert program is not None
+            timing = timed(
+                self.attempt.runnable(program.program, best.decisions),
+                reference=self.attempt.runnable(self.attempt.call.program, ()),
+                seconds=2 * TURN_S,
+            )
+            is_slower = timing.run_s is None or timing.reference_s is None or timing.run_s > timing.reference_s
+            if is_slower:
+                best = default
+        choice = self.attempt.again(best.decisions, "search")
+        if choice is not None and not self._has_won(best):
+            self._record(best, choice, None, winner=True)
+        return choice
+
+    def _has_won(self, trial: Trial) -> bool:
+        """Whether the records say that this one won the last search."""
+        winners = [r for r in self._records() if r.extra.get("winner") is True]
+        return bool(winners) and list(winners[-1].decisions) == _plain(trial.decisions)
+
+    def _records(self) -> Sequence[Record]:
+        store = self.attempt.store
+        return store.lookup(self.attempt.key) if store is not None else ()
+
+    def _known(self, decisions: Sequence[Decision]) -> Trial | None:
+        """What the records say of a candidate, if it was measured or failed before."""
+        plain = _plain(decisions)
+        for record in reversed(self._records()):
+            is_result = record.run_s is not None or record.status not in ("ok", "replay_miss")
+            if is_result and list(record.decisions) == plain:
+                return Trial(
+                    decisions=tuple(decisions),
+                    status=record.status,
+                    peak_bytes=record.compiled_bytes,
+                    run_s=record.run_s,
+                    source="record",
+                )
+        return None
+
+    def _record(self, trial: Trial, choice: Choice | None, timing: Timing | None, *, winner: bool = False) -> None:
+        attempt = self.attempt
+        if attempt.store is None or attempt.options.records != "append":
+            return
+        extra: dict[str, Any] = {"winner": True} if winner else {}
+        if timing is not None:
+            extra.update(rounds=timing.rounds, said=timing.said)
+            extra.update(
+                {k: v for k in ("spread", "error") if (v := getattr(timing, k)) is not None and math.isfinite(v)}
+            )
+        attempt.store.append(
+            Record(
+                key=attempt.key,
+                decisions=[to_json(d) for d in trial.decisions],
+                status=trial.status,
+                run_s=trial.run_s if trial.status == "ok" else None,
+                limit_bytes=attempt.limit_bytes,
+                projected_bytes=None if choice is None else choice.peak.bytes,
+                compiled_bytes=trial.peak_bytes,
+                is_default=not trial.decisions,
+                strategy=attempt.options.search,
+                seed=self.seed,
+                extra=extra,
+            )
+        )
+
+    def _report(self, trial: Trial, choice: Choice, timing: Timing) -> None:
+        """Leave a file with which the wrong values can be seen again, and say so."""
+        folder = default_directory() / "wrong"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.attempt.key.get('program', 'program')}-{len(self.trials)}.plan.json"
+        write_plan(
+            path,
+            call=self.attempt.call,
+            target=self.attempt.target,
+            options=self.attempt.options,
+            limit_bytes=self.attempt.limit_bytes,
+            decisions=trial.decisions,
+            error=timing.error,
+            hlo_hash=hlo_hash(choice.compiled.as_text()),
+        )
+        warnings.warn(
+            f"{trial}: its values differ from the plain program's by {timing.error} of the largest. It is not used; "
+            f"please report it with {path}, which exla.load replays",
+            ExlaWarning,
+            stacklevel=2,
+        )
+
+
+def tune(
+    attempt: Attempt,
+    space: Space,
+    budget: Budget,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda trial, best: None,
+) -> Tuned:
+    """Search by measuring.
+
+    Args:
+      attempt: compiles, counts and records; its options name the strategy.
+      space: what can be done.
+      budget: what may be spent.
+      seed: of the strategy: with the same outcomes it asks the same.
+      progress: called after each trial.
+
+    Returns:
+      What was found.
+
+    Raises:
+      MeasureError: if the target is not one CPU, which is what can be measured in isolation.
+    """
+    if attempt.target.platform != "cpu" or attempt.call.devices > 1:
+        raise MeasureError(
+            f'only programs for one CPU are measured, not for {attempt.target.name}: use search="analytic" there'
+        )
+    tuning = Tuning(attempt=attempt, space=space, seed=seed)
+    session = STRATEGIES.get(attempt.options.search).start(space, seed)
+    stop = "exhausted"
+    try:
+        progress(tuning.default(), tuning.best())
+        while (candidate := session.ask()) is not None:
+            if len(tuning.trials) > budget.trials:
+                stop = "trials"
+                break
+            if time.perf_counter() - attempt.started > budget.seconds:
+                stop = "seconds"
+                break
+            trial = tuning.candidate(candidate)
+            progress(trial, tuning.best())
+            if trial.status == "barred":
+                space.bar(candidate)
+            session.tell(Outcome(status=trial.status, peak_bytes=trial.peak_bytes, run_s=trial.run_s))
+    except KeyboardInterrupt:
+        stop = "interrupted"
+        if tuning.best() is None:
+            raise
+    choice = tuning.winner()
+    return Tuned(choice=choice, trials=tuple(tuning.trials), stop=stop, seconds=time.perf_counter() - attempt.started)
+
+
+def _plain(decisions: Sequence[Decision]) -> list[Any]:
+    """Decisions as a record holds them."""
+    return json.loads(json.dumps([to_json(d) for d in decisions]))
+
+
+def tolerance(program: Program) -> float:
+    """What values may differ by, as a part of the largest: by the least precise floating point type among results."""
+    dtypes = [v.aval.dtype for v in program.outvars if _compat.is_differentiable(v.aval.dtype)]
+    parts = [_compat.item_bytes(d) // (1 + np.issubdtype(d, np.complexfloating)) for d in dtypes]
+    return TOLERANCES.get(min(parts, default=4), max(TOLERANCES.values()))
