@@ -59,6 +59,26 @@ def at_path(program: Program, path: Path, change: Callable[[Program, bool], Prog
     return Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts)
 
 
+def program_at(program: Program, path: Path) -> Program:
+    """The program that a path leads to.
+
+    Raises:
+      ReplayMiss: if there is no such path.
+    """
+    for position, which in path:
+        if not 0 <= position < len(program.eqns):
+            raise ReplayMiss(f"there is no equation {position}")
+        eqn = program.eqns[position]
+        bodies = _compat.bodies(eqn)
+        if eqn.primitive.name == "exla_split":
+            program = eqn.params["loop"].body
+        elif 0 <= which < len(bodies) and (inner := body_program(bodies[which])) is not None:
+            program = inner
+        else:
+            raise ReplayMiss(f"equation {position} has no body {which} that can be split")
+    return program
+
+
 def bodies_to_rewrite(program: Program, path: Path) -> Iterator[tuple[Program, Path]]:
     """The bodies of a program's control flow with their paths; what an `exla_unless` falls back on stays as it is."""
     for position, eqn in enumerate(program.eqns):

@@ -93,17 +93,10 @@ def search(call: Call, target: Target, options: Options) -> Choice:
       MemoryLimitError: if no candidate obeys the limit. Nothing has run.
     """
     limit = limit_of(options, target)
-    named_limit = options.memory_limit is not None
     measures = STRATEGIES.get(options.search).measures and not call.inline
-    store = RecordStore(None) if options.records != "off" and (named_limit or measures) else None
-    attempt = Attempt(
-        call=call,
-        target=target,
-        options=options,
-        limit_bytes=limit,
-        store=store,
-        key=_key(call, target, options) if store is not None else {},
-    )
+    is_recorded = options.memory_limit is not None or measures
+    store, key = store_and_key(call, target, options) if is_recorded else (None, {})
+    attempt = Attempt(call=call, target=target, options=options, limit_bytes=limit, store=store, key=key)
     knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
     floor = attempt.projected(call.program)
     unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit * call.devices
@@ -171,14 +164,17 @@ def _ask(attempt: Attempt, space: Space, asked: list[Candidate]) -> Choice | Non
     return None
 
 
-def _key(call: Call, target: Target, options: Options) -> dict[str, str]:
+def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordStore | None, dict[str, str]]:
+    """Where a call's records are, and what they are found by; (None, {}) where the user wants none."""
+    if options.records == "off":
+        return None, {}
     parts = {
         **describe(call, target),
         "limit": str(options.memory_limit),
         "options": f"{'off' if options.search == 'off' else 'any'} {options.numerics} {options.tensor_size_threshold} "
         f"{options.tensor_split_size} {options.rules} {sorted(call.compiler_options.items())} {call.inline}",
     }
-    return make_key(**{name: parts.get(name, "") for name in RECORDED})
+    return RecordStore(None), make_key(**{name: parts.get(name, "") for name in RECORDED})
 
 
 def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> MemoryLimitError:

@@ -30,6 +30,7 @@ from exla.errors import ReplayMiss
 from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Change, CompileOption, Decision, Reorder, Replace, Split
+from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
 from exla.passes.sink import apply_sink, enumerate_sinks
@@ -65,7 +66,7 @@ class Candidate:
       options: the compile options; None = those of the target that suit it, the first with which it obeys.
     """
 
-    program: Program
+    program: Any
     decisions: tuple[Change, ...]
     seeds: tuple[Seed, ...]
     peak: Peak
@@ -141,6 +142,7 @@ class Space:
     declined: tuple[Declined, ...] = field(default=(), init=False)
     sources: Mapping[Decision, str] = field(default_factory=dict, init=False)
     _barred: set[Split] = field(default_factory=set, init=False)
+    _offered: dict[tuple[Change, ...], list[Seed]] = field(default_factory=dict, init=False)
 
     # What a candidate is worth
 
@@ -221,10 +223,10 @@ class Space:
 
     def bar(self, candidate: Candidate) -> None:
         """Offer none of a candidate's splits any more."""
-        self._barred.update(seed.decision for seed in candidate.seeds)
+        self._barred.update(seed.split(0) for seed in candidate.seeds)
 
     def _is_barred(self, seed: Seed) -> bool:
-        return seed.decision in self._barred or self.barred(seed)
+        return seed.split(0) in self._barred or self.barred(seed)
 
     def ranked(self, start: Candidate, goal: Goal | None = None) -> list[Candidate]:
         """The candidates that promise most, best first: within the goal by predicted time, else the smallest peaks."""
@@ -239,20 +241,26 @@ class Space:
         program = apply_seed(parent.program, seed, chunk)
         return self.of(program, (*parent.decisions, seed.split(chunk)), (*parent.seeds, seed))
 
-    def build(self, decisions: Sequence[Decision]) -> Candidate:
-        """The candidate of these decisions, made from the program as it is.
+    def build(self, decisions: Sequence[Decision], *, anew: bool = False) -> Candidate:
+        """The candidate of these decisions, made from the program as it is; `anew` as of `replay_all`.
 
         Raises:
           ReplayMiss: if one does not apply.
         """
-        program, changes, seeds, _ = replay_all(self.program, decisions)
+        program, changes, seeds, _ = replay_all(self.program, decisions, anew=anew)
         options = tuple(d for d in decisions if isinstance(d, CompileOption))
         return replace(self.of(program, changes, seeds), options=options or None)
 
-    def _unsplit(self) -> Iterator[Candidate]:
-        for start in self.starts:
-            yield start
-            yield from self.sunk(start)
+    @cached_property
+    def _unsplit(self) -> list[Candidate]:
+        return [c for start in self.starts for c in (start, *self.sunk(start))]
+
+    def _steps(self, parent: Candidate) -> list[Seed]:
+        """`offers`, remembered: walks come by the same places again and again."""
+        known = self._offered.get(parent.decisions)
+        if known is None:
+            known = self._offered[parent.decisions] = list(self.offers(parent))
+        return [seed for seed in known if not self._is_barred(seed)]
 
     def under(self, candidate: Candidate) -> Iterator[Candidate]:
         """A candidate under each option set."""
@@ -262,14 +270,14 @@ class Space:
 
     def all(self) -> Iterator[Candidate]:
         """Every complete candidate: by start, then the largest value, then its longest axis and largest chunks."""
-        for start in self._unsplit():
+        for start in self._unsplit:
             yield from self._met(start)
             for candidate in self.below(start):
                 yield from self.under(candidate)
 
     def unsplit(self) -> Iterator[Candidate]:
         """The complete candidates without a loop, but for the program as jax.jit compiles it."""
-        for start in self._unsplit():
+        for start in self._unsplit:
             yield from self._met(start)
 
     def _met(self, start: Candidate) -> Iterator[Candidate]:
@@ -281,7 +289,7 @@ class Space:
         depth = self.depth if depth is None else depth
         if depth == 0:
             return
-        offers = list(self.offers(parent))
+        offers = self._steps(parent)
         values = list(dict.fromkeys(map(_value_of, offers)))
         for seed in sorted(offers, key=lambda s: (values.index(_value_of(s)), -s.region.size)):
             for chunk in reversed(self.chunks(seed)):
@@ -320,15 +328,14 @@ class Space:
 
         The weights of many walks average to the number of complete candidates.
         """
-        starts = list(self._unsplit())
-        here, weight = generator.choice(starts), float(len(starts))
+        here, weight = generator.choice(self._unsplit), float(len(self._unsplit))
         if self.is_met(here):
             weight *= 2
             if generator.random() < 0.5:
                 is_plain = not here.decisions and not any(self.option_sets)
                 return (None, 0.0) if is_plain else self._dressed(here, weight, generator)
         for _ in range(self.depth):
-            offers = [(seed, chunk) for seed in self.offers(here) for chunk in self.chunks(seed)]
+            offers = [(seed, chunk) for seed in self._steps(here) for chunk in self.chunks(seed)]
             if not offers:
                 return None, 0.0
             weight *= len(offers)
@@ -386,7 +393,7 @@ class Space:
     def _complete(self, decisions: Sequence[Decision]) -> Candidate | None:
         """The candidate of these decisions where they apply and it is within the goal."""
         try:
-            made = self.build(decisions)
+            made = self.build(decisions, anew=True)
         except ReplayMiss:
             return None
         barred = any(map(self._is_barred, made.seeds))
@@ -420,7 +427,7 @@ class Space:
         return [d for d in parent.all_decisions if d != parent.splits[-1]] if parent.splits else None
 
     def _one_more(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
-        offers = list(self.offers(parent))
+        offers = self._steps(parent)
         if len(parent.splits) >= self.depth or not offers:
             return None
         seed = generator.choice(offers)
@@ -432,10 +439,24 @@ def _value_of(seed: Seed) -> tuple[Any, ...]:
     return seed.decision.path, seed.decision.site, seed.decision.result
 
 
+def _sited(program: Program, decision: Change) -> Change:
+    """A decision about the equation that is at its position here, whatever the sizes were where it was made."""
+    here = program_at(program, decision.path)
+    position = decision.site.position
+    if not 0 <= position < len(here.eqns):
+        return decision
+    return replace(decision, site=here.site(position))
+
+
 def replay_all(
-    program: Program, decisions: Sequence[Decision]
+    program: Program, decisions: Sequence[Decision], *, anew: bool = False
 ) -> tuple[Program, list[Change], list[Seed], dict[Decision, str]]:
     """Replay decisions on a program, compile options left out.
+
+    Args:
+      program: the program.
+      decisions: what is replayed.
+      anew: whether equations are found by position alone: the decisions were made where other sizes were.
 
     Returns:
       The program; the decisions that changed it; the region of each split; the user's line of each rewrite.
@@ -447,6 +468,8 @@ def replay_all(
     for decision in decisions:
         if isinstance(decision, CompileOption):
             continue
+        if anew:
+            decision = _sited(program, decision)
         changes.append(decision)
         if isinstance(decision, Split):
             program, seed = replay_split(program, decision)

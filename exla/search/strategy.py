@@ -16,11 +16,12 @@ and can be run against recorded spaces. The same seed gives the same questions f
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from exla.registry import Registry
-from exla.search.space import Candidate, Space
+from exla.search.space import Candidate, Goal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,32 @@ class Outcome:
     devices: int = 1
 
 
+class SearchSpace(Protocol):
+    """What a strategy may ask of a space: `exla.search.space.Space`, or a recorded one."""
+
+    @property
+    def goal(self) -> Goal: ...
+    @property
+    def option_sets(self) -> Sequence[Mapping[str, str]]: ...
+    @property
+    def root(self) -> Candidate: ...
+    @property
+    def rewritten(self) -> Candidate: ...
+    def has_small_values(self, candidate: Candidate, goal: Goal | None = None) -> bool: ...
+    def is_met(self, candidate: Candidate, goal: Goal | None = None) -> bool: ...
+    def unsplit(self) -> Iterator[Candidate]: ...
+    def sunk(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]: ...
+    def under(self, candidate: Candidate) -> Iterator[Candidate]: ...
+    def all(self) -> Iterator[Candidate]: ...
+    def below(self, parent: Candidate, depth: int | None = None) -> Iterator[Candidate]: ...
+    def ranked(self, start: Candidate, goal: Goal | None = None) -> list[Candidate]: ...
+    def sample(self, generator: random.Random) -> Candidate | None: ...
+    def mutate(self, parent: Candidate, generator: random.Random) -> Candidate | None: ...
+    def cross(self, one: Candidate, other: Candidate, generator: random.Random) -> Candidate | None: ...
+
+
 Steps = Generator[Candidate, Outcome, None]
-Propose = Callable[[Space, random.Random], Steps]
+Propose = Callable[[SearchSpace, random.Random], Steps]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +83,7 @@ class Strategy:
     propose: Propose
     measures: bool
 
-    def start(self, space: Space, seed: int = 0) -> Session:
+    def start(self, space: SearchSpace, seed: int = 0) -> Session:
         """A session of this strategy on a space."""
         return Session(self.propose(space, random.Random(seed)))
 

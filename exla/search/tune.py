@@ -40,6 +40,8 @@ NOISE = 0.03
 """Times that differ by less are equal: the smaller peak wins, then fewer decisions."""
 TURN_S = 1.5
 """Seconds for the turns of one candidate; the winner and its rival get twice that."""
+SLOW_S = 1.0
+"""A plain program that takes longer is compared with, but takes no turns."""
 TIMEOUT_S = 120.0
 """Least seconds until a process is taken for hung; it has twenty times the plain program's time as well."""
 MEMORY_SHARE = 0.8
@@ -118,10 +120,13 @@ class Tuning:
     trials: list[Trial] = field(default_factory=list)
     _default: Trial | None = None
     _verified: bool = True
+    _base_s: float | None = None
     _codes: dict[str, Trial] = field(default_factory=dict)
 
     def default(self) -> Trial:
         """Candidate 0, measured where it obeys the limit."""
+        bases = [r.extra["base_s"] for r in self._records() if isinstance(r.extra.get("base_s"), float)]
+        self._base_s = next((b for b in bases if math.isfinite(b) and b > 0), None)
         self.attempt.records_compiled = False
         choice = self.attempt.plain()
         last = self.attempt.tried[-1]
@@ -130,6 +135,7 @@ class Tuning:
             self._codes[hlo_hash(choice.compiled.as_text())] = trial
             trial = self._known(()) or self._measured(trial, self.attempt.call.program, None)
             self._codes = {code: trial for code in self._codes}
+        self._base_s = self._base_s or trial.run_s
         self._default = trial
         self.trials.append(trial)
         return trial
@@ -162,7 +168,6 @@ class Tuning:
 
     def _measured(self, trial: Trial, program: Program, choice: Choice | None) -> Trial:
         """Time a candidate in turns with the plain program; `choice` None = that is the candidate."""
-        obeys = self._default is not None and self._default.status == "ok"
         reference = None
         if choice is not None and self._runs_plain():
             reference = self.attempt.runnable(self.attempt.call.program, ())
@@ -171,7 +176,7 @@ class Tuning:
         timing = timed(
             self.attempt.runnable(program, trial.decisions),
             reference=reference,
-            takes_turns=obeys,
+            takes_turns=self._base_s is None or self._base_s < SLOW_S,
             seconds=TURN_S,
             best_s=None if best is None else best.run_s,
             tolerance=tolerance(self.attempt.call.program),
@@ -200,11 +205,12 @@ class Tuning:
         return fits
 
     def _against_default(self, timing: Timing) -> float | None:
-        """Seconds as if the machine had been as it was when the plain program was measured alone."""
-        default = self._default.run_s if self._default is not None else None
-        if timing.run_s is None or timing.reference_s is None or default is None:
+        """Seconds as if the machine had been as it was when the plain program was measured first."""
+        if timing.reference_s is not None and self._base_s is None:
+            self._base_s = timing.reference_s
+        if timing.run_s is None or timing.reference_s is None or self._base_s is None:
             return timing.run_s
-        return timing.run_s * default / timing.reference_s
+        return timing.run_s * self._base_s / timing.reference_s
 
     def best(self) -> Trial | None:
         """The fastest so far; within the noise the smallest peak, then the fewest decisions."""
@@ -266,7 +272,7 @@ class Tuning:
             return
         extra: dict[str, Any] = {"winner": True} if winner else {}
         if timing is not None:
-            extra.update(rounds=timing.rounds, said=timing.said)
+            extra.update(rounds=timing.rounds, said=timing.said, base_s=self._base_s)
             extra.update(
                 {k: v for k in ("spread", "error") if (v := getattr(timing, k)) is not None and math.isfinite(v)}
             )

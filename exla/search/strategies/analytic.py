@@ -14,9 +14,9 @@ import random
 from dataclasses import replace
 
 from exla.passes.decisions import Change
-from exla.search.space import Candidate, Goal, Space
+from exla.search.space import Candidate, Goal
 from exla.search.strategies.off import worth_compiling
-from exla.search.strategy import Outcome, Steps, strategy
+from exla.search.strategy import Outcome, SearchSpace, Steps, strategy
 
 MOST_COMPILES = 8
 HOPELESS = 3
@@ -24,14 +24,14 @@ HOPELESS = 3
 
 
 @strategy("analytic", measures=False)
-def analytic(space: Space, generator: random.Random) -> Steps:
+def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them."""
     yield from worth_compiling(space)
     for start in dict.fromkeys((space.rewritten.decisions, space.root.decisions)):
         yield from descend(space, space.root if not start else space.rewritten)
 
 
-def descend(space: Space, start: Candidate) -> Steps:
+def descend(space: SearchSpace, start: Candidate) -> Steps:
     """The best by prediction from one start; the goal is tightened by the compiler's word."""
     goal = space.goal
     seen: set[tuple[Change, ...]] = set()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-from exla.search.space import TRIES, Candidate, Space
-from exla.search.strategy import Outcome, Steps, strategy
+from exla.search.space import TRIES, Candidate
+from exla.search.strategy import Outcome, SearchSpace, Steps, strategy
 
 FIRST = 6
 POPULATION = 12
@@ -20,7 +20,7 @@ CROSSED = 0.3
 
 
 @strategy("evolutionary", measures=True)
-def evolutionary(space: Space, generator: random.Random) -> Steps:
+def evolutionary(space: SearchSpace, generator: random.Random) -> Steps:
     """Seeded by prediction, epsilon-greedy."""
     seen: set[tuple] = set()
     population: list[tuple[float, Candidate]] = []
@@ -46,14 +46,14 @@ def evolutionary(space: Space, generator: random.Random) -> Steps:
         told(child, (yield child))
 
 
-def _seeds(space: Space) -> list[Candidate]:
+def _seeds(space: SearchSpace) -> list[Candidate]:
     found = [c for c in space.ranked(space.rewritten) if space.is_met(c)][:FIRST]
     if space.rewritten.decisions:
         found += [c for c in space.ranked(space.root) if space.is_met(c)][: FIRST // 2]
     return [*space.unsplit(), *found]
 
 
-def _child(space: Space, population: list[tuple[float, Candidate]], generator: random.Random) -> Candidate | None:
+def _child(space: SearchSpace, population: list[tuple[float, Candidate]], generator: random.Random) -> Candidate | None:
     if not population or generator.random() < EPSILON:
         return space.sample(generator)
 

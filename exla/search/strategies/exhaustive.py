@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-from exla.search.space import Space
-from exla.search.strategy import Steps, strategy
+from exla.search.strategy import SearchSpace, Steps, strategy
 
 
 @strategy("exhaustive", measures=True)
-def exhaustive(space: Space, generator: random.Random) -> Steps:
+def exhaustive(space: SearchSpace, generator: random.Random) -> Steps:
     """All of them."""
     yield from space.all()

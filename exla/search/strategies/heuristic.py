@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import random
 
-from exla.search.space import Space
 from exla.search.strategies.off import worth_compiling
-from exla.search.strategy import Steps, strategy
+from exla.search.strategy import SearchSpace, Steps, strategy
 
 
 @strategy("heuristic", measures=False)
-def heuristic(space: Space, generator: random.Random) -> Steps:
+def heuristic(space: SearchSpace, generator: random.Random) -> Steps:
     """The largest value's longest axis in the largest chunks."""
     yield from worth_compiling(space)
     for start in (space.rewritten, *space.sunk(space.rewritten)):

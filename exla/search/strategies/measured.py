@@ -13,8 +13,8 @@ import random
 
 import numpy as np
 
-from exla.search.space import TRIES, Candidate, Space
-from exla.search.strategy import Steps, strategy
+from exla.search.space import TRIES, Candidate
+from exla.search.strategy import SearchSpace, Steps, strategy
 
 BATCH = 4
 SAMPLES = 16
@@ -24,7 +24,7 @@ EPSILON = 0.1
 
 
 @strategy("measured", measures=True)
-def measured(space: Space, generator: random.Random) -> Steps:
+def measured(space: SearchSpace, generator: random.Random) -> Steps:
     """Measure what promises most by what was measured so far."""
     pool = {c.all_decisions: c for c in _first(space)}
     known: dict[tuple, tuple[Candidate, float]] = {}
@@ -53,7 +53,7 @@ def measured(space: Space, generator: random.Random) -> Steps:
             return
 
 
-def _first(space: Space) -> list[Candidate]:
+def _first(space: SearchSpace) -> list[Candidate]:
     """What the beam finds, without a loop and with, under each option set."""
     found = [*space.unsplit()]
     for start in dict.fromkeys((space.rewritten.decisions, space.root.decisions)):

@@ -9,17 +9,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from exla.search.space import Candidate, Space
-from exla.search.strategy import Steps, strategy
+from exla.search.space import Candidate
+from exla.search.strategy import SearchSpace, Steps, strategy
 
 
 @strategy("off", measures=False)
-def unsplit(space: Space, generator: random.Random) -> Steps:
+def unsplit(space: SearchSpace, generator: random.Random) -> Steps:
     """The candidates without a loop."""
     yield from worth_compiling(space)
 
 
-def worth_compiling(space: Space) -> Iterator[Candidate]:
+def worth_compiling(space: SearchSpace) -> Iterator[Candidate]:
     """The candidates without a loop that may obey: compile options change the plain program too."""
     if any(space.option_sets) and space.has_small_values(space.root):
         yield space.root

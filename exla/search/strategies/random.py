@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random as randomness
 
-from exla.search.space import TRIES, Space
-from exla.search.strategy import Steps, strategy
+from exla.search.space import TRIES
+from exla.search.strategy import SearchSpace, Steps, strategy
 
 
 @strategy("random", measures=True)
-def random(space: Space, generator: randomness.Random) -> Steps:
+def random(space: SearchSpace, generator: randomness.Random) -> Steps:
     """Samples, until many in a row bring nothing new."""
     seen, misses = set(), 0
     while misses < TRIES:

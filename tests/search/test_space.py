@@ -1,0 +1,136 @@
+"""The space: what is in it, and that walking it at random stays in it."""
+
+import itertools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from exla.call import read
+from exla.ir.emit import emit
+from exla.passes.decisions import Split
+from exla.passes.split.chunks import grid
+from exla.passes.unless import EXPANSIONS
+from exla.search.space import Goal, Space
+from exla.targets.base import TARGETS
+from exla.targets.machine import Machine
+
+POINTS = tuple(np.random.default_rng(k).standard_normal((60, 3), dtype=np.float32) for k in range(2))
+ROOM = 4000
+
+
+def farthest(x, y):
+    return jnp.max(jnp.min(jnp.sum(jnp.abs(x[:, None] - y[None]), axis=-1), axis=1))
+
+
+def kernel(x, y):
+    return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)) @ y
+
+
+def space_of(fn, *arguments, room=ROOM, **fields):
+    program = read(jax.make_jaxpr(fn)(*arguments), "cpu")
+    probe = Space(program=program, goal=Goal(bytes=1), machine=Machine())
+    peak = probe.peak(program)
+    goal = Goal(bytes=peak.arguments_bytes + peak.outputs_bytes + room)
+    return Space(program=program, goal=goal, machine=TARGETS.get("cpu").machine(), **fields)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return space_of(farthest, *POINTS, ratio=32)
+
+
+@pytest.fixture(scope="module")
+def everything(small):
+    return list(small.all())
+
+
+def test_every_candidate_is_complete_and_gives_the_programs_values(small, everything):
+    wants = farthest(*(p.astype(np.float64) for p in POINTS))
+    assert len(everything) > 5 and len({c.all_decisions for c in everything}) == len(everything)
+    for candidate in everything[:: len(everything) // 5]:
+        assert candidate.peak.bytes <= small.goal.bytes
+        got = jax.jit(emit(candidate.program, EXPANSIONS))(*candidate.program.consts, *POINTS)
+        np.testing.assert_allclose(got[0], wants, rtol=1e-5)
+
+
+def test_a_candidate_is_built_again_from_its_decisions(small, everything):
+    for candidate in everything[::9]:
+        again = small.build(candidate.all_decisions)
+        assert again.all_decisions == candidate.all_decisions
+        assert (again.peak.bytes, again.seconds) == (candidate.peak.bytes, candidate.seconds)
+
+
+def test_the_walk_begins_with_the_largest_value_its_longest_axis_and_the_largest_chunks():
+    space = space_of(lambda x: jnp.sum(jnp.sin(x[:, None] * x[None, :200])), np.ones(800, np.float32), room=9000)
+    chunks = [c.splits[0] for c in space.all() if len(c.splits) == 1]
+    first = [c for c in chunks if c.axis == chunks[0].axis and c.result == chunks[0].result]
+    assert chunks[0].axis == 0 and [c.chunk for c in first[:3]] == sorted((c.chunk for c in first[:3]), reverse=True)
+
+
+def test_a_small_space_is_counted_and_a_large_one_estimated(small, everything):
+    exact = small.size(most=len(everything) + 1)
+    assert exact.exact and exact.candidates == len(everything)
+    guess = small.size(most=10, walks=200)
+    assert not guess.exact and len(everything) / 2 < guess.candidates < len(everything) * 2
+
+
+def test_samples_reach_what_the_walk_reaches_and_nothing_else(small, everything):
+    generator = random.Random(0)
+    drawn = [small.sample(generator).all_decisions for _ in range(30)]
+    assert set(drawn) <= {c.all_decisions for c in everything} and len(set(drawn)) > 8
+    again = random.Random(0)
+    assert drawn[:5] == [small.sample(again).all_decisions for _ in range(5)]
+
+
+def test_mutations_and_crossings_are_complete_candidates_and_differ_from_their_parents():
+    space = space_of(farthest, *POINTS, option_sets=({"a": "1"}, {"a": ""}), room=9000)
+    generator = random.Random(1)
+    parent, other = space.sample(generator), space.sample(generator)
+    children = [space.mutate(parent, generator) for _ in range(16)]
+    assert all(c is not None and space.is_met(c) and c.all_decisions != parent.all_decisions for c in children)
+    assert len({c.all_decisions for c in children}) > 4 and len({c.options for c in children}) == 2
+    assert len({tuple(s.chunk for s in c.splits) for c in children}) > 1
+    crossed = [c for _ in range(10) if (c := space.cross(parent, other, generator)) is not None]
+    assert all(map(space.is_met, crossed))
+
+
+def test_what_is_barred_is_offered_no_more():
+    space = space_of(farthest, *POINTS)
+    first = next(c for c in space.all() if len(c.splits) == 1)
+    space.bar(first)
+    axes = [(s.growth, s.site, s.axis) for c in space.all() for s in c.splits]
+    barred = first.splits[0]
+    assert axes and (barred.growth, barred.site, barred.axis) not in axes
+    generator = random.Random(0)
+    assert space.mutate(first, generator) is None or barred.axis not in [
+        s.axis for s in space.mutate(first, generator).splits if s.site == barred.site and s.growth == barred.growth
+    ]
+
+
+def test_a_program_that_cannot_be_split_has_an_empty_space():
+    space = space_of(jnp.linalg.cholesky, np.eye(50, dtype=np.float32), room=100)
+    assert list(space.all()) == [] and space.size().candidates == 0 and space.size().exact
+    assert space.sample(random.Random(0)) is None
+
+
+def test_exact_numerics_offer_no_split_that_moves_a_bit():
+    exact = space_of(kernel, *POINTS, exact=True, room=6000)
+    assert all(s.growth.exact and not s.growth.online for c in exact.all() for s in c.splits)
+
+
+@pytest.mark.parametrize(("size", "least"), [(1000, 1), (7, 1), (2, 1), (1, 1), (97, 5), (4096, 128)])
+def test_the_grid_of_chunks_is_within_the_factor_and_spread_over_it(size, least):
+    chunks = grid(size, least)
+    assert chunks == sorted(set(chunks)) and all(least <= c < size for c in chunks)
+    assert (chunks[0] == least if least < size else not chunks) and all(
+        b <= 4 * a + 8 for a, b in itertools.pairwise(chunks)
+    )
+
+
+def test_splits_of_a_candidate_are_its_split_decisions(small):
+    candidate = next(iter(small.all()))
+    assert candidate.splits == tuple(d for d in candidate.decisions if isinstance(d, Split)) != ()
+    assert str(candidate.splits[0]) in str(candidate)
