@@ -41,7 +41,7 @@ FEW = 8
 """Candidates one split deep from which on no second split is looked at."""
 FIRST = 4
 """Candidates that each strategy begins with."""
-PLAIN_OBEYS = ("chamfer", "attention", "kmeans_step", "info_nce", "softmax_regression")
+PLAIN_OBEYS = ("chamfer", "attention", "kmeans_step", "info_nce", "nbody_forces")
 
 
 def tasks(space: Space, most: int) -> list[Candidate]:

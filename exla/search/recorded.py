@@ -86,6 +86,9 @@ class Measured:
             found = cls(**{**data, "decisions": decisions})
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a candidate of a recorded space: {error}") from error
+        numbers = (found.run_s if found.run_s is not None else 0.0, found.predicted_s)
+        if not all(isinstance(n, (int, float)) and math.isfinite(n) and n >= 0 for n in numbers):
+            raise ValueError(f"run_s={found.run_s!r} and predicted_s={found.predicted_s!r} are not both seconds")
         if (found.status == "ok") != (found.run_s is not None):
             raise ValueError(f"a candidate with status {found.status!r} has run_s={found.run_s!r}")
         return found
@@ -126,9 +129,19 @@ class RecordedSpace:
         """The least time of all that obeys; inf where nothing does."""
         return min((m.run_s for m in (self.default, *self.measured) if m.run_s is not None), default=math.inf)
 
-    def outcome(self, candidate: Candidate) -> Outcome:
-        """What was recorded of a candidate."""
-        found = self._known[candidate.all_decisions]
+    def outcome(self, candidate: Candidate) -> Outcome | None:
+        """What was recorded of a candidate; None where nothing was.
+
+        One that names no compile options goes as with the first of the target's with which it obeys.
+        """
+        found = self._known.get(candidate.all_decisions)
+        if found is None and candidate.options is None:
+            same = [
+                m for c, m in zip(self._candidates, self.measured, strict=True) if c.decisions == candidate.decisions
+            ]
+            found = min(same, key=lambda m: (m.status != "ok", m.option_rank), default=None)
+        if found is None:
+            return None
         return Outcome(status=found.status, peak_bytes=found.peak_bytes, run_s=found.run_s)
 
     # What strategies ask of a space
@@ -224,10 +237,10 @@ def simulate(strategy: str, space: RecordedSpace, trials: int, seed: int = 0) ->
     curve: list[float] = []
     session = STRATEGIES.get(strategy).start(space, seed)
     while len(curve) < trials and (candidate := session.ask()) is not None:
-        if candidate.all_decisions not in space._known:
+        outcome = space.outcome(candidate)
+        if outcome is None:
             session.tell(Outcome(status="replay_miss"))
             continue
-        outcome = space.outcome(candidate)
         best = min(best, math.inf if outcome.run_s is None else outcome.run_s)
         curve.append(best / space.best_s)
         session.tell(outcome)

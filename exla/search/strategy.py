@@ -16,7 +16,7 @@ and can be run against recorded spaces. The same seed gives the same questions f
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,6 +67,12 @@ class SearchSpace(Protocol):
 
 Steps = Generator[Candidate, Outcome, None]
 Propose = Callable[[SearchSpace, random.Random], Steps]
+
+
+def each(candidates: Iterable[Candidate]) -> Steps:
+    """Ask for one after the other, however they go."""
+    for candidate in candidates:
+        _ = yield candidate  # what a list cannot be sent
 
 
 @dataclass(frozen=True, kw_only=True)

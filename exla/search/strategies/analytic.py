@@ -16,7 +16,7 @@ from dataclasses import replace
 from exla.passes.decisions import Change
 from exla.search.space import Candidate, Goal
 from exla.search.strategies.off import worth_compiling
-from exla.search.strategy import Outcome, SearchSpace, Steps, strategy
+from exla.search.strategy import Outcome, SearchSpace, Steps, each, strategy
 
 MOST_COMPILES = 8
 HOPELESS = 3
@@ -26,7 +26,7 @@ HOPELESS = 3
 @strategy("analytic", measures=False)
 def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them."""
-    yield from worth_compiling(space)
+    yield from each(worth_compiling(space))
     for start in dict.fromkeys((space.rewritten.decisions, space.root.decisions)):
         yield from descend(space, space.root if not start else space.rewritten)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from exla.search.strategy import SearchSpace, Steps, strategy
+from exla.search.strategy import SearchSpace, Steps, each, strategy
 
 
 @strategy("exhaustive", measures=True)
 def exhaustive(space: SearchSpace, generator: random.Random) -> Steps:
     """All of them."""
-    yield from space.all()
+    yield from each(space.all())

@@ -12,14 +12,14 @@ from __future__ import annotations
 import random
 
 from exla.search.strategies.off import worth_compiling
-from exla.search.strategy import SearchSpace, Steps, strategy
+from exla.search.strategy import SearchSpace, Steps, each, strategy
 
 
 @strategy("heuristic", measures=False)
 def heuristic(space: SearchSpace, generator: random.Random) -> Steps:
     """The largest value's longest axis in the largest chunks."""
-    yield from worth_compiling(space)
+    yield from each(worth_compiling(space))
     for start in (space.rewritten, *space.sunk(space.rewritten)):
-        yield from space.below(start)
+        yield from each(space.below(start))
     if space.rewritten.decisions:
-        yield from space.below(space.root)
+        yield from each(space.below(space.root))

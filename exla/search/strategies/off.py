@@ -10,13 +10,13 @@ import random
 from collections.abc import Iterator
 
 from exla.search.space import Candidate
-from exla.search.strategy import SearchSpace, Steps, strategy
+from exla.search.strategy import SearchSpace, Steps, each, strategy
 
 
 @strategy("off", measures=False)
 def unsplit(space: SearchSpace, generator: random.Random) -> Steps:
     """The candidates without a loop."""
-    yield from worth_compiling(space)
+    yield from each(worth_compiling(space))
 
 
 def worth_compiling(space: SearchSpace) -> Iterator[Candidate]:

@@ -1,0 +1,165 @@
+"""What every strategy owes, whichever it is: the registry is walked, on recorded spaces that need no device."""
+
+import itertools
+import math
+import random
+import re
+
+import pytest
+
+from exla.ir.program import Site
+from exla.passes.decisions import CompileOption, Growth, Replace, Split
+from exla.search.recorded import (
+    Measured,
+    RecordedSpace,
+    compare,
+    distance,
+    packaged,
+    read_spaces,
+    simulate,
+    write_space,
+)
+from exla.search.strategy import STRATEGIES, Outcome
+
+SITE = Site(position=3, fingerprint="f" * 16)
+RULE = Replace(path=(), site=SITE, rule="squared_distance")
+TRIALS = 40
+
+
+def split(chunk, axis=0, path=()):
+    return Split(path=path, site=SITE, result=0, axis=axis, growth=Growth(small_bytes=100), chunk=chunk)
+
+
+def measured(*decisions, run_s=None, status="ok", predicted_s=1.0, rank=0):
+    return Measured(
+        decisions=decisions,
+        status=status,
+        run_s=run_s if status == "ok" else None,
+        peak_bytes=500,
+        projected_bytes=400,
+        arguments_bytes=100,
+        outputs_bytes=100,
+        predicted_s=predicted_s,
+        option_rank=rank,
+    )
+
+
+def space(candidates, default=None, limit=1000):
+    default = default or measured(status="over_limit")
+    return RecordedSpace(name="made up", limit_bytes=limit, default=default, measured=candidates)
+
+
+def many(count=30):
+    """Times fall towards chunks of 64 along axis 1; predictions are right about the axis and not the chunk."""
+    found = []
+    for axis, option in itertools.product((0, 1), ("", "dots")):
+        for k in range(count // 4):
+            run_s = (1 + abs(k - 6)) * (2 - axis) * (1.0 if option else 1.1)
+            decisions = (split(2**k, axis), CompileOption(name="fusion", value=option))
+            found.append(measured(*decisions, run_s=run_s, predicted_s=(2 - axis) * (1 + k / 10), rank=int(not option)))
+    return space(found)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_asks_for_nothing_twice_and_stops(name):
+    found = many()
+    session, asked = STRATEGIES.get(name).start(found, 0), []
+    while (candidate := session.ask()) is not None:
+        assert session.ask() is candidate, "asking again changes nothing"
+        asked.append(candidate.all_decisions)
+        session.tell(found.outcome(candidate) or Outcome(status="over_limit"))
+        assert len(asked) <= 200
+    assert len(set(asked)) == len(asked)
+    assert session.ask() is None
+    with pytest.raises(RuntimeError):
+        session.tell(Outcome(status="ok"))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_same_seed_asks_the_same_and_budgets_hold(name):
+    curves = [simulate(name, many(), TRIALS, seed=3) for _ in range(2)]
+    assert curves[0] == curves[1] and len(curves[0]) == TRIALS
+    assert all(a >= b >= 1.0 for a, b in itertools.pairwise(curves[0]))
+    assert simulate(name, many(), 5, seed=3) == curves[0][:5]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_empty_space_and_one_where_all_fails(name):
+    assert STRATEGIES.get(name).start(space([]), 0).ask() is None
+    bad = [
+        measured(split(2**k), status=s) for k, s in enumerate(("over_limit", "crash", "oom", "timeout", "wrong_result"))
+    ]
+    failing = space(bad)
+    session, count = STRATEGIES.get(name).start(failing, 0), 0
+    while (candidate := session.ask()) is not None:
+        session.tell(failing.outcome(candidate) or Outcome(status="over_limit"))
+        count += 1
+        assert count <= 100
+
+
+@pytest.mark.parametrize("name", [n for n in STRATEGIES if STRATEGIES.get(n).measures])
+def test_one_that_measures_finds_the_best_of_a_small_space(name):
+    assert simulate(name, many(), TRIALS)[-1] == 1.0
+
+
+def test_the_measured_strategy_learns_what_the_prediction_gets_wrong():
+    found = many(60)
+    least = {name: [simulate(name, found, 16, seed)[-1] for seed in range(9)] for name in ("measured", "random")}
+    assert sorted(least["measured"])[4] <= sorted(least["random"])[4]
+
+
+def test_the_analytic_strategy_goes_on_from_the_best_prediction():
+    found = many()
+    session = STRATEGIES.get("analytic").start(found, 0)
+    assert session.ask().all_decisions == (), "compile options alone come first"
+    session.tell(Outcome(status="over_limit"))
+    first = session.ask()
+    assert first.splits[0].axis == 1 and first.splits[0].chunk == 1 and first.options[0].value == "dots"
+
+
+def test_rewrites_come_before_splits_and_what_fits_without_a_loop_first():
+    unsplit, cut = measured(RULE, run_s=2.0), measured(RULE, split(8), run_s=1.0)
+    session = STRATEGIES.get("off").start(space([cut, unsplit]), 0)
+    assert session.ask().decisions == (RULE,)
+    session.tell(Outcome(status="over_limit"))
+    assert session.ask() is None
+
+
+def test_recorded_spaces_are_read_as_they_were_written_and_bad_lines_are_named(tmp_path):
+    path = tmp_path / "spaces.jsonl"
+    write_space(path, many())
+    (again,) = read_spaces(path)
+    assert again.measured == many().measured and again.best_s == many().best_s
+    path.write_text(path.read_text() + '{"space": "torn", "limit_bytes": 1')
+    with pytest.raises(ValueError, match=r"spaces.jsonl:2 is no recorded space"):
+        read_spaces(path)
+    line = path.read_text().splitlines()[0]
+    for wrong, said in (
+        (line.replace('"ok"', '"over_limit"', 1), "has run_s"),
+        (re.sub(r'"run_s": [0-9.]+', '"run_s": NaN', line, count=1), "seconds"),
+    ):
+        assert wrong != line
+        path.write_text(wrong + "\n")
+        with pytest.raises(ValueError, match=said):
+            read_spaces(path)
+
+
+def test_a_step_in_a_recorded_space_is_a_short_one():
+    found = many()
+    parent = next(c for c in found.all() if c.splits[0].chunk == 16)
+    near = [found.mutate(parent, random.Random(k)) for k in range(8)]
+    assert max(distance(parent, c) for c in near) <= min(2.5, max(distance(parent, c) for c in found.all()))
+    assert distance(parent, parent) == 0
+
+
+def test_nothing_is_slower_than_the_default_where_that_obeys():
+    default = measured(run_s=1.5)
+    row = compare([space(many().measured, default)], ["measured", "random"], [1, 8], [0, 1])
+    assert all(r.slower == 0 and r.mean[8] <= r.mean[1] <= 1.5 for r in row)
+
+
+def test_packaged_spaces_are_whole():
+    for path in packaged():
+        spaces = read_spaces(path)
+        assert len({s.name for s in spaces}) == len(spaces) >= 20
+        assert all(math.isfinite(s.best_s) and len(s.measured) >= 4 for s in spaces)
