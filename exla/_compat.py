@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax._src import config, core, source_info_util, tree_util
 from jax._src.interpreters import pxla
+from jax._src.lax import lax
 from jax._src.lib import _jax
 from jax.extend import core as jex_core
 from jax.extend.random import threefry2x32_p
@@ -363,6 +364,14 @@ def close(jaxpr: Any) -> Any:
 def copy_of(closed: Any) -> Any:
     """An equal closed jaxpr that does not keep the given one alive."""
     return jex_core.ClosedJaxpr(closed.jaxpr.replace(), closed.consts)
+
+
+def as_weak_as(x: Any, aval: Any) -> Any:
+    """The same array, as weakly typed as an abstract value; loops lose that of what they put together."""
+    weak = getattr(aval, "weak_type", False)
+    if weak == getattr(jax.typeof(x), "weak_type", False):
+        return x
+    return lax._convert_element_type(x, aval.dtype, weak_type=weak)
 
 
 def typeof(x: Any) -> Any:

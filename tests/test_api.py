@@ -296,6 +296,19 @@ def test_static_arguments_are_static_under_a_cap(static):
             np.testing.assert_allclose(f(*args, power=power), expected(*args) ** power, rtol=1e-4, atol=1e-4)
 
 
+def test_what_loops_put_together_is_as_weakly_typed_as_from_jax_jit():
+    def rows(scale):
+        k = jnp.broadcast_to(scale, (700,))
+        return jnp.exp(k[:, None] * k[None]) @ k, jnp.sin(k[:, None] - k[None])
+
+    f = exla.jit(rows, memory_limit=700 * 700 * 4 + 20_000, records="off")
+    want, got = jax.jit(rows)(0.5), f(0.5)
+    assert not f.plan(0.5).untouched and want[0].weak_type and want[1].weak_type
+    for a, b in zip(want, got, strict=True):
+        assert a.weak_type == b.weak_type
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
 def test_python_scalars_numpy_arrays_and_weak_types_come_out_as_from_jax_jit():
     def fn(x, y, v, s):
         return kernel_product(x, y, v) * s, s + 1

@@ -38,7 +38,11 @@ def emit(program: Program, expand: dict[str, Expansion]) -> Callable[..., list[A
             return _compat.bind(eqn, *operands, **_compat.with_bodies(eqn, [retrace(body, step) for body in bodies]))
         return _compat.bind(eqn, *operands)
 
-    return lambda *values: evaluate(program.jaxpr, values, step)
+    def run(*values: Any) -> list[Any]:
+        results = evaluate(program.jaxpr, values, step)
+        return [_compat.as_weak_as(x, v.aval) for x, v in zip(results, program.outvars, strict=True)]
+
+    return run
 
 
 def _needs_expansion(jaxpr: Any, expand: dict[str, Expansion]) -> bool:
