@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from exla.errors import PlanError
+from exla.observe import Made
 from exla.passes.decisions import Decision, from_json, to_json
 from exla.planned import Compiled
 from exla.search.choice import Call
@@ -82,17 +83,26 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
             "exla.save(compiled, path) takes what exla.compile(...) or exla.jit(f).lower(...).compile() returned, "
             f"not {type(compiled).__name__}"
         )
+    write_plan(compiled.planned.made(), path)
+
+
+def write_plan(made: Made, path: str | os.PathLike[str]) -> None:
+    """Write a plan that was announced (`exla.observe`); only that of a call can be loaded, not a derived one.
+
+    Args:
+      made: the plan.
+      path: the file, which is written whole or not at all.
+    """
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(target.parent)!r} to write {target.name!r} into")
-    planned = compiled.planned
-    choice = planned.choice
-    options = {k: v for k, v in asdict(planned.options).items() if k in _KEPT}
+    choice = made.choice
+    options = {k: v for k, v in asdict(made.options).items() if k in _KEPT}
     row = {
         "exla_plan": FORMAT,
         "exla_version": __version__,
-        "origin": describe(planned.traced, planned.target),
-        "options": {**options, "target": planned.target.name, "memory_limit": choice.limit_bytes},
+        "origin": describe(made.call, made.target),
+        "options": {**options, "target": made.target.name, "memory_limit": choice.limit_bytes},
         "decisions": [to_json(d) for d in choice.decisions],
         "projected_bytes": choice.peak.bytes,
         "compiled_bytes": choice.compiled_bytes.total,
