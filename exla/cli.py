@@ -1,11 +1,13 @@
 """The `exla` command.
 
+    exla explain kernels:smooth --shapes "f32[20000,16] f32[20000,16]" --memory-limit 64MiB
     exla targets
     exla rules discover --equations 3 --out found.json
 
 COMMANDS is the table of commands, by group; those of the group "" have none. A command is a module of `exla.commands`
 with a docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`. Modules are imported when
-they are asked for: `exla --help` loads none of them, and no JAX.
+they are asked for: `exla --help` loads none of them, and no JAX. What stands after `--` is for a command whose defaults
+have `script_arguments`.
 
 Exit codes: 0 done, 1 not done, 2 not understood.
 """
@@ -18,7 +20,12 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
-    "": {"targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached")},
+    "": {
+        "plan": ("exla.commands.plan", "the decisions and byte counts of a function or a script"),
+        "explain": ("exla.commands.explain", "what was done about each big value, or why nothing was"),
+        "compile": ("exla.commands.compile", "compile for a target, attached or not, and keep the plan"),
+        "targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached"),
+    },
     "rules": {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
         "verify": ("exla.commands.rules_verify", "check what every replace rule owes"),
@@ -32,6 +39,9 @@ GROUPS = {"rules": "match-and-replace rules"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    rest = list[str]()
+    if "--" in words:
+        words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
     parser = argparse.ArgumentParser(prog="exla", description="Run JAX functions under a hard memory cap.")
     top = parser.add_subparsers(metavar="COMMAND", required=True)
     for group, commands in COMMANDS.items():
@@ -49,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 names.add_parser(name, help=text)
     parsed = parser.parse_args(words)
+    if rest:
+        if "script_arguments" not in parsed:
+            parser.error(f"nothing is expected after --: {' '.join(rest)}")
+        parsed.script_arguments = rest
     try:
         return parsed.run(parsed)
     except KeyboardInterrupt:
