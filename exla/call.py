@@ -116,9 +116,7 @@ def plan(jaxpr: Any, wishes: Wishes, *, inline: bool, donated: tuple[int, ...] =
         )
         choice = decide(call, target, wishes.options)
         announce(
-            Made(
-                function=wishes.name, call=call, choice=choice, target=target, options=wishes.options, derived=True
-            )
+            Made(function=wishes.name, call=call, choice=choice, target=target, options=wishes.options, derived=True)
         )
         return choice
 

@@ -25,6 +25,7 @@ COMMANDS = {
         "explain": ("exla.commands.explain", "what was done about each big value, or why nothing was"),
         "compile": ("exla.commands.compile", "compile for a target, attached or not, and keep the plan"),
         "targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached"),
+        "doctor": ("exla.commands.doctor", "what is installed, what works, and what is misconfigured"),
     },
     "rules": {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
@@ -36,13 +37,14 @@ COMMANDS = {
 GROUPS = {"rules": "match-and-replace rules"}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    rest = list[str]()
-    if "--" in words:
-        words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
+def make_parser(words: Sequence[str] | None) -> argparse.ArgumentParser:
+    """The parser of the command line.
+
+    Args:
+      words: what is to be parsed: the command that they name is imported, and no other; None = import all.
+    """
     parser = argparse.ArgumentParser(prog="exla", description="Run JAX functions under a hard memory cap.")
+    parser.set_defaults(make_parser=make_parser)  # of use to `exla completion`
     top = parser.add_subparsers(metavar="COMMAND", required=True)
     for group, commands in COMMANDS.items():
         names, before = top, list[str]()
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             grouped = top.add_parser(group, help=GROUPS[group], description=GROUPS[group])
             names, before = grouped.add_subparsers(metavar="COMMAND", required=True), [group]
         for name, (module, text) in commands.items():
-            if words[: len(before) + 1] == [*before, name]:
+            if words is None or list(words[: len(before) + 1]) == [*before, name]:
                 command = importlib.import_module(module)
                 form = argparse.RawDescriptionHelpFormatter
                 one = names.add_parser(name, help=text, description=command.__doc__, formatter_class=form)
@@ -58,6 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 one.set_defaults(run=command.run)
             else:
                 names.add_parser(name, help=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    rest = list[str]()
+    if "--" in words:
+        words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
+    parser = make_parser(words)
     parsed = parser.parse_args(words)
     if rest:
         if "script_arguments" not in parsed:

@@ -77,9 +77,7 @@ class Planned:
 
     def made(self) -> Made:
         """What is announced of it."""
-        return Made(
-            function=self.name, call=self.traced, choice=self.choice, target=self.target, options=self.options
-        )
+        return Made(function=self.name, call=self.traced, choice=self.choice, target=self.target, options=self.options)
 
     def call(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
         """Run the call; returns what `JitFunction._miss` does."""
