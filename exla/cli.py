@@ -26,6 +26,7 @@ COMMANDS = {
         "compile": ("exla.commands.compile", "compile for a target, attached or not, and keep the plan"),
         "targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached"),
         "doctor": ("exla.commands.doctor", "what is installed, what works, and what is misconfigured"),
+        "completion": ("exla.commands.completion", "shell completion, for bash, zsh and fish"),
     },
     "rules": {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
