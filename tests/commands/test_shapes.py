@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exla.commands.shapes import DTYPES, UsageError, read_shapes, short_name
@@ -117,6 +117,7 @@ def test_short_names_are_those_that_jax_prints(dtype):
 WORDS = st.text("abw_ ,:=()[]{}'0123456789.-ejf32", max_size=30)
 
 
+@settings(deadline=None)
 @given(WORDS)
 def test_any_text_is_read_or_told(text):
     try:
@@ -159,6 +160,7 @@ def written(tree):
     return repr(tree)
 
 
+@settings(deadline=None)
 @given(st.lists(TREES, max_size=3))
 def test_what_is_written_is_read_back(trees):
     assert read_shapes(" ".join(map(written, trees))).positional == tuple(trees)
