@@ -95,8 +95,8 @@ def _extra(name: str, needed: Sequence[Requirement]) -> Finding:
 
 def _declared() -> tuple[SpecifierSet, list[Requirement], dict[str, list[Requirement]]]:
     """The Python that exla needs, its requirements, and those of each extra."""
-    if PYPROJECT.is_file():
-        project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8")).get("project", {}) if PYPROJECT.is_file() else {}
+    if project.get("name") == "exla":  # it may be that of a project which exla lies in
         optional = {k: [*map(Requirement, v)] for k, v in project["optional-dependencies"].items()}
         return SpecifierSet(project["requires-python"]), [*map(Requirement, project["dependencies"])], optional
     metadata = importlib.metadata.metadata("exla")

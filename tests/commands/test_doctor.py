@@ -81,7 +81,7 @@ def declares(tmp_path, monkeypatch):
     def declare(dependencies=(), python=">=3.11", **extras):
         optional = "".join(f"{name} = {json.dumps(needed)}\n" for name, needed in extras.items())
         (tmp_path / "pyproject.toml").write_text(
-            f'[project]\nrequires-python = "{python}"\ndependencies = {json.dumps([*dependencies])}\n'
+            f'[project]\nname = "exla"\nrequires-python = "{python}"\ndependencies = {json.dumps([*dependencies])}\n'
             f"[project.optional-dependencies]\n{optional}"
         )
         monkeypatch.setattr(installed, "PYPROJECT", tmp_path / "pyproject.toml")
@@ -125,7 +125,8 @@ def test_an_installed_distribution_is_read_where_there_is_no_source(tmp_path, mo
         'Requires-Dist: numpy\nRequires-Dist: no-such-package; extra == "more"\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(installed, "PYPROJECT", tmp_path / "nowhere")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "somebody-elses"\n')
+    monkeypatch.setattr(installed, "PYPROJECT", tmp_path / "pyproject.toml")
     assert installed.requirements()[0].status == OK
     (extra,) = installed.extras()
     assert extra.name == "extra more" and "no-such-package" in extra.found
