@@ -19,6 +19,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from exla.strict import is_strict
+
 COMMANDS = {
     "": {
         "plan": ("exla.commands.plan", "the decisions and byte counts of a function or a script"),
@@ -70,7 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rest = list[str]()
     if "--" in words:
         words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
-    parser = make_parser(words)
+    try:
+        parser = make_parser(words)
+    except ImportError as error:
+        if is_strict():
+            raise
+        print(f"exla: {error}; `exla doctor` looks at what is installed", file=sys.stderr)
+        return 1
     parsed = parser.parse_args(words)
     if rest:
         if "script_arguments" not in parsed:

@@ -56,7 +56,7 @@ ALLOWED = {
         *("exla.ir", "exla.passes", "exla.rules", "exla.search", "exla.targets"),
         *("exla.api", "exla.saved", "exla.report", "exla.doctor"),
     },
-    "exla.cli": {"exla.commands"},
+    "exla.cli": {"exla.commands", "exla.strict"},
 }
 """Package -> what it may import besides itself; one way only. `exla.api` and `exla` may import everything."""
 

@@ -14,6 +14,15 @@ def test_help_loads_no_jax():
     assert child.returncode == 0 and child.stdout.endswith("False\n"), child.stderr[-2000:]
 
 
+def test_a_command_that_cannot_be_imported_is_one_message(monkeypatch, exla_command):
+    monkeypatch.setitem(COMMANDS[""], "targets", ("exla.commands.no_such_module", ""))
+    code, out, err = exla_command("targets")
+    assert code == 1 and out == "" and "no_such_module" in err and "exla doctor" in err
+    monkeypatch.setenv("EXLA_STRICT", "1")
+    with pytest.raises(ImportError):
+        main(["targets"])
+
+
 NAMES = [[*([group] if group else []), name] for group, commands in COMMANDS.items() for name in commands]
 
 
