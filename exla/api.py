@@ -25,6 +25,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import jax
@@ -33,6 +34,7 @@ from exla import _compat
 from exla.call import Wishes, bind, read
 from exla.errors import MemoryLimitError, PlanError, ReplayMiss
 from exla.ir.program import as_struct
+from exla.observe import announce
 from exla.options import Options
 from exla.passes.replace import check_names
 from exla.placement import Placement, committed, placement, whole
@@ -82,6 +84,11 @@ class JitFunction:
         self._traced: dict[Any, Any] = {}
         self._lock = threading.RLock()
         self.__call__ = self._dispatcher()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `exla.jit` that this function was made with: exla's options, resolved, and jax.jit's own."""
+        return {**asdict(self._options), **self._jit_arguments}
 
     def _dispatcher(self) -> Callable[..., Any]:
         with tolerate("making a call cache"):
@@ -196,6 +203,7 @@ class JitFunction:
                     self._refused[key] = copy.copy(error)
                 raise
             planned = Planned(
+                name=self._wishes.name,
                 call=call,
                 choice=choice,
                 target=target,
@@ -205,6 +213,7 @@ class JitFunction:
                 place=place,
             )
             self._planned[key] = planned
+            announce(planned.made())
             return planned
 
     def _choose(self, call: Call, target: Target, place: Placement) -> Choice:

@@ -28,6 +28,7 @@ from exla.errors import ExlaWarning
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.program import Program, as_struct, canonical
+from exla.observe import Made, announce
 from exla.options import Options
 from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice
@@ -113,7 +114,11 @@ def plan(jaxpr: Any, wishes: Wishes, *, inline: bool, donated: tuple[int, ...] =
             compiler_options=options,
             inline=inline,
         )
-        return decide(call, target, wishes.options)
+        choice = decide(call, target, wishes.options)
+        announce(
+            Made(function=wishes.name, call=call, choice=choice, target=target, options=wishes.options, derived=True)
+        )
+        return choice
 
     return derived.get(jaxpr, ("plan", wishes, inline, donated), make)
 

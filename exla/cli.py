@@ -1,11 +1,13 @@
 """The `exla` command.
 
+    exla explain kernels:smooth --shapes "f32[20000,16] f32[20000,16]" --memory-limit 64MiB
     exla targets
     exla rules discover --equations 3 --out found.json
 
 COMMANDS is the table of commands, by group; those of the group "" have none. A command is a module of `exla.commands`
 with a docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`. Modules are imported when
-they are asked for: `exla --help` loads none of them, and no JAX.
+they are asked for: `exla --help` loads none of them, and no JAX. What stands after `--` is for a command whose defaults
+have `script_arguments`.
 
 Exit codes: 0 done, 1 not done, 2 not understood.
 """
@@ -17,8 +19,17 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from exla.strict import is_strict
+
 COMMANDS = {
-    "": {"targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached")},
+    "": {
+        "plan": ("exla.commands.plan", "the decisions and byte counts of a function or a script"),
+        "explain": ("exla.commands.explain", "what was done about each big value, or why nothing was"),
+        "compile": ("exla.commands.compile", "compile for a target, attached or not, and keep the plan"),
+        "targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached"),
+        "doctor": ("exla.commands.doctor", "what is installed, what works, and what is misconfigured"),
+        "completion": ("exla.commands.completion", "shell completion, for bash, zsh and fish"),
+    },
     "rules": {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
         "verify": ("exla.commands.rules_verify", "check what every replace rule owes"),
@@ -29,10 +40,14 @@ COMMANDS = {
 GROUPS = {"rules": "match-and-replace rules"}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+def make_parser(words: Sequence[str] | None) -> argparse.ArgumentParser:
+    """The parser of the command line.
+
+    Args:
+      words: what is to be parsed: the command that they name is imported, and no other; None = import all.
+    """
     parser = argparse.ArgumentParser(prog="exla", description="Run JAX functions under a hard memory cap.")
+    parser.set_defaults(make_parser=make_parser)  # of use to `exla completion`
     top = parser.add_subparsers(metavar="COMMAND", required=True)
     for group, commands in COMMANDS.items():
         names, before = top, list[str]()
@@ -40,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             grouped = top.add_parser(group, help=GROUPS[group], description=GROUPS[group])
             names, before = grouped.add_subparsers(metavar="COMMAND", required=True), [group]
         for name, (module, text) in commands.items():
-            if words[: len(before) + 1] == [*before, name]:
+            if words is None or list(words[: len(before) + 1]) == [*before, name]:
                 command = importlib.import_module(module)
                 form = argparse.RawDescriptionHelpFormatter
                 one = names.add_parser(name, help=text, description=command.__doc__, formatter_class=form)
@@ -48,7 +63,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 one.set_defaults(run=command.run)
             else:
                 names.add_parser(name, help=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    rest = list[str]()
+    if "--" in words:
+        words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
+    try:
+        parser = make_parser(words)
+    except ImportError as error:
+        if is_strict():
+            raise
+        print(f"exla: {error}; `exla doctor` looks at what is installed", file=sys.stderr)
+        return 1
     parsed = parser.parse_args(words)
+    if rest:
+        if "script_arguments" not in parsed:
+            parser.error(f"nothing is expected after --: {' '.join(rest)}")
+        parsed.script_arguments = rest
     try:
         return parsed.run(parsed)
     except KeyboardInterrupt:

@@ -94,14 +94,36 @@ class Options:
         return cls(**values)
 
 
-def _check_environment(names: Sequence[str]) -> None:
-    """Refuse a variable that looks like exla's and is none: a misspelt cap would be no cap."""
+def variable_errors() -> dict[str, OptionError]:
+    """Variables of the environment that are none of exla's, or hold what is no value of their option, all at once."""
+    names = [f.name for f in fields(Options)]
+    errors = _unknown_variables(names)
+    for name in names:
+        variable = f"EXLA_{name.upper()}"
+        if os.environ.get(variable):
+            try:
+                _read(name, variable, os.environ[variable])
+            except OptionError as error:
+                errors[variable] = error
+    return errors
+
+
+def _unknown_variables(names: Sequence[str]) -> dict[str, OptionError]:
     known = [*(f"EXLA_{name.upper()}" for name in names), *OTHER_VARIABLES]
+    errors = {}
     for variable in sorted(os.environ):
         if variable.startswith("EXLA_") and variable not in known:
             near = difflib.get_close_matches(variable, known, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            raise OptionError(f"unknown environment variable {variable}{hint}; valid ones: {', '.join(known)}")
+            message = f"unknown environment variable {variable}{hint}; valid ones: {', '.join(known)}"
+            errors[variable] = OptionError(message)
+    return errors
+
+
+def _check_environment(names: Sequence[str]) -> None:
+    """Refuse a variable that looks like exla's and is none: a misspelt cap would be no cap."""
+    for error in _unknown_variables(names).values():
+        raise error
 
 
 def _read(name: str, label: str, value: Any) -> Any:

@@ -15,6 +15,7 @@ import jax
 
 from exla import _compat
 from exla.errors import ExlaError
+from exla.observe import Made
 from exla.options import Options
 from exla.placement import Placement
 from exla.report.plan import Plan, make_plan
@@ -30,6 +31,7 @@ class Planned:
     """One signature's choice, ready to run.
 
     Attributes:
+      name: of the user's function.
       traced: the call before any decision.
       choice: what the driver chose.
       jitted: the jax.jit function of this signature alone, where the program is used untouched on the default device.
@@ -43,6 +45,7 @@ class Planned:
     def __init__(
         self,
         *,
+        name: str,
         call: Call,
         choice: Choice,
         target: Target,
@@ -51,6 +54,7 @@ class Planned:
         out_tree: Any,
         place: Placement,
     ) -> None:
+        self.name = name
         self.traced = call
         self.choice = choice
         self.jitted = jitted
@@ -70,6 +74,10 @@ class Planned:
     def plan(self) -> Plan:
         """What was decided, and why."""
         return make_plan(self.traced.program, self.choice)
+
+    def made(self) -> Made:
+        """What is announced of it."""
+        return Made(function=self.name, call=self.traced, choice=self.choice, target=self.target, options=self.options)
 
     def call(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
         """Run the call; returns what `JitFunction._miss` does."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from exla.errors import PlanError
+from exla.observe import Made
 from exla.passes.decisions import Decision, from_json
 from exla.planned import Compiled
 from exla.search.choice import Call, describe
@@ -78,16 +79,25 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
             "exla.save(compiled, path) takes what exla.compile(...) or exla.jit(f).lower(...).compile() returned, "
             f"not {type(compiled).__name__}"
         )
+    save_made(compiled.planned.made(), path)
+
+
+def save_made(made: Made, path: str | os.PathLike[str]) -> None:
+    """Write a plan that was announced (`exla.observe`); only that of a call can be loaded, not a derived one.
+
+    Args:
+      made: the plan.
+      path: the file, which is written whole or not at all.
+    """
     file = Path(path)
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(file.parent)!r} to write {file.name!r} into")
-    planned = compiled.planned
-    choice = planned.choice
+    choice = made.choice
     write_plan(
         file,
-        call=planned.traced,
-        target=planned.target,
-        options=planned.options,
+        call=made.call,
+        target=made.target,
+        options=made.options,
         limit_bytes=choice.limit_bytes,
         decisions=choice.decisions,
         projected_bytes=choice.peak.bytes,

@@ -24,16 +24,20 @@ ALLOWED = {
         *("exla._compat", "exla.errors", "exla.registry", "exla.version", "exla.options", "exla.strict"),
         *("exla.ir", "exla.passes", "exla.targets"),
     },
+    "exla.observe": {"exla.options", "exla.search", "exla.targets"},
     "exla.call": {
-        *("exla._compat", "exla.errors", "exla.options", "exla.strict"),
+        *("exla._compat", "exla.errors", "exla.observe", "exla.options", "exla.strict"),
         *("exla.ir", "exla.passes", "exla.targets", "exla.search"),
     },
     "exla.placement": {"exla.errors", "exla.options", "exla.units", "exla.ir", "exla.search", "exla.targets"},
     "exla.planned": {
-        *("exla._compat", "exla.errors", "exla.options", "exla.placement", "exla.strict"),
+        *("exla._compat", "exla.errors", "exla.observe", "exla.options", "exla.placement", "exla.strict"),
         *("exla.report", "exla.search", "exla.targets"),
     },
-    "exla.saved": {"exla.errors", "exla.passes", "exla.planned", "exla.search", "exla.targets", "exla.version"},
+    "exla.saved": {
+        *("exla.errors", "exla.observe", "exla.planned", "exla.version"),
+        *("exla.passes", "exla.search", "exla.targets"),
+    },
     "exla.report": {
         "exla._compat",
         "exla.errors",
@@ -43,8 +47,16 @@ ALLOWED = {
         "exla.search",
         "exla.targets",
     },
-    "exla.commands": {"exla.errors", "exla.ir", "exla.passes", "exla.rules", "exla.targets", "exla.units"},
-    "exla.cli": {"exla.commands"},
+    "exla.doctor": {
+        *("exla._compat", "exla.errors", "exla.options", "exla.units", "exla.version"),
+        *("exla.passes", "exla.search", "exla.targets"),
+    },
+    "exla.commands": {
+        *("exla.errors", "exla.observe", "exla.options", "exla.strict", "exla.units", "exla.version"),
+        *("exla.ir", "exla.passes", "exla.rules", "exla.search", "exla.targets"),
+        *("exla.api", "exla.saved", "exla.report", "exla.doctor"),
+    },
+    "exla.cli": {"exla.commands", "exla.strict"},
 }
 """Package -> what it may import besides itself; one way only. `exla.api` and `exla` may import everything."""
 

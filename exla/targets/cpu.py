@@ -51,7 +51,7 @@ class Cpu:
 
     def usable_bytes(self) -> int:
         """The least of the machine's available memory and what the control group leaves, in bytes."""
-        return min([_available_bytes(), *_cgroup_bytes()])
+        return min([available_bytes(), *cgroup_bytes()])
 
     def machine(self) -> Machine:
         """A chunk's working set is an eighth of the last-level cache, between 1 and 8 MiB."""
@@ -83,7 +83,7 @@ class Cpu:
 TARGETS.register("cpu")(Cpu())
 
 
-def _available_bytes() -> int:
+def available_bytes() -> int:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -93,7 +93,7 @@ def _available_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _cgroup_bytes() -> list[int]:
+def cgroup_bytes() -> list[int]:
     """What each control group around this process still allows, version 2 and 1."""
     found = []
     try:

@@ -115,10 +115,10 @@ def test_the_limit_is_the_least_of_the_machine_and_its_control_groups(monkeypatc
     target = TARGETS.get("cpu")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < target.usable_bytes() <= memory
-    monkeypatch.setattr(cpu, "_cgroup_bytes", lambda: [7_000_000, 9_000_000])
+    monkeypatch.setattr(cpu, "cgroup_bytes", lambda: [7_000_000, 9_000_000])
     assert target.usable_bytes() == 7_000_000
-    monkeypatch.setattr(cpu, "_cgroup_bytes", lambda: [])
-    monkeypatch.setattr(cpu, "_available_bytes", lambda: 5_000_000)
+    monkeypatch.setattr(cpu, "cgroup_bytes", lambda: [])
+    monkeypatch.setattr(cpu, "available_bytes", lambda: 5_000_000)
     assert target.usable_bytes() == 5_000_000
 
 
@@ -140,4 +140,4 @@ def test_a_control_group_leaves_its_limit_less_what_is_used_but_for_the_page_cac
     groups.write_text("4:memory:/batch/job\n" if version == 1 else "0::/batch/job\n")
     monkeypatch.setattr(cpu, "CGROUP_ROOT", tmp_path)
     monkeypatch.setattr(cpu, "CGROUP_FILE", groups)
-    assert min(cpu._cgroup_bytes()) == 500
+    assert min(cpu.cgroup_bytes()) == 500

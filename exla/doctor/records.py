@@ -1,0 +1,65 @@
+"""The tuning records: where they are, and whether they can be read and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import filelock
+
+from exla.doctor.finding import NOTE, OK, PROBLEM, Finding
+
+
+def tuning_records() -> Sequence[Finding]:
+    """The folder, whether it can be written, its size, who holds its lock, and lines that are no records."""
+    from exla.search.records import RecordStore
+    from exla.units import format_bytes
+
+    store = RecordStore(None)
+    folder = store.path.parent
+    if (why := _unwritable(folder)) is not None:
+        is_off = os.environ.get("EXLA_RECORDS") in ("off", "read")
+        step = 'set EXLA_RECORDS_DIR to a folder that can be written, or EXLA_RECORDS="off"'
+        return (
+            Finding(
+                name="records",
+                status=NOTE if is_off else PROBLEM,
+                found=f"{folder} cannot be written: {why}",
+                next_step="" if is_off else step,
+            ),
+        )
+    if not store.path.exists():
+        return (Finding(name="records", status=OK, found=f"none yet; they are kept in {folder}"),)
+    read = store.read()
+    size = format_bytes(sum(p.stat().st_size for p in folder.iterdir() if p.is_file()))
+    found = [Finding(name="records", status=OK, found=f"{len(read.records)} in {store.path}; the folder has {size}")]
+    if read.bad_lines or read.torn:
+        bad = f"{read.bad_lines} lines of {store.path} are no records" + ("; its last is cut off" if read.torn else "")
+        found.append(Finding(name="bad records", status=NOTE, found=f"{bad}; they are passed over"))
+    if _is_locked(Path(f"{store.path}.lock")):
+        text = "another process holds the lock just now; one that waits for it gives up after 10 s, and goes on"
+        found.append(Finding(name="records lock", status=NOTE, found=text, next_step="look again in a moment"))
+    return found
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Why a folder cannot be written or made; None where it can."""
+    nearest = folder
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        return f"{nearest} is no folder"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"no permission to write in {nearest}"
+    return None
+
+
+def _is_locked(lock: Path) -> bool:
+    if not lock.exists():
+        return False
+    try:
+        with filelock.FileLock(lock, timeout=0):
+            return False
+    except filelock.Timeout:
+        return True

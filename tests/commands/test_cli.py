@@ -1,0 +1,43 @@
+"""The command line itself: what starts without JAX, and what all commands have in common."""
+
+import subprocess
+import sys
+
+import pytest
+
+from exla.cli import COMMANDS, main
+
+
+def test_help_loads_no_jax():
+    code = "import sys; from exla.cli import main\ntry: main(['--help'])\nfinally: print('jax' in sys.modules)"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert child.returncode == 0 and child.stdout.endswith("False\n"), child.stderr[-2000:]
+
+
+def test_a_command_that_cannot_be_imported_is_one_message(monkeypatch, exla_command):
+    monkeypatch.setitem(COMMANDS[""], "targets", ("exla.commands.no_such_module", ""))
+    code, out, err = exla_command("targets")
+    assert code == 1 and out == "" and "no_such_module" in err and "exla doctor" in err
+    monkeypatch.setenv("EXLA_STRICT", "1")
+    with pytest.raises(ImportError):
+        main(["targets"])
+
+
+NAMES = [[*([group] if group else []), name] for group, commands in COMMANDS.items() for name in commands]
+
+
+@pytest.mark.parametrize("words", NAMES, ids=" ".join)
+def test_every_command_explains_itself_and_speaks_json(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "exla " + " ".join(words) in text and len(text.split("\n\n")[1]) > 40  # more than the table's few words
+    assert "--json" in text or words == ["completion"]
+
+
+@pytest.mark.parametrize("words", [["targets", "--", "rest"], ["nonsense"], []], ids=" ".join)
+def test_what_is_not_understood_has_exit_code_2(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2 and "exla" in capsys.readouterr().err
