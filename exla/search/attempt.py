@@ -24,7 +24,8 @@ from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import product_share
 from exla.search.measure import NOISE_BYTES, measured_bytes
-from exla.search.records import Record, RecordStore
+from exla.search.record import Record
+from exla.search.records import RecordStore
 from exla.search.rewriting import source_of
 from exla.strict import is_strict, tolerate
 from exla.targets.base import CompiledBytes, Target, compile_for, place
@@ -236,8 +237,15 @@ class Attempt:
                 is_default=untouched,
                 strategy=self.options.search,
                 seed=0,
+                about=self._about(),
             )
         )
+
+    def _about(self) -> dict[str, str]:
+        """What the hashes of the key stand for, for people."""
+        program, known = self.call.program, self.target.fingerprint()
+        source = program.source(len(program.eqns) - 1).rpartition("/")[2] if program.eqns else ""
+        return {"source": source, "target": self.target.name, "device": known.get("device", "")}
 
     def recorded(self) -> Choice | None:
         """Replay what an earlier search chose, if it was anything but the program as it is."""
