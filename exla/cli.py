@@ -2,6 +2,7 @@
 
     exla targets
     exla rules discover --equations 3 --out found.json
+    exla records ls
 
 COMMANDS is the table of commands, by group; those of the group "" have none. A command is a module of `exla.commands`
 with a docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`. Modules are imported when
@@ -23,10 +24,17 @@ COMMANDS = {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
         "verify": ("exla.commands.rules_verify", "check what every replace rule owes"),
     },
+    "records": {
+        "ls": ("exla.commands.records_ls", "list what was compiled, with which outcomes"),
+        "show": ("exla.commands.records_show", "show all candidates of one key"),
+        "merge": ("exla.commands.records_merge", "add the records of other files or directories"),
+        "prune": ("exla.commands.records_prune", "remove records"),
+        "verify": ("exla.commands.records_verify", "check every line"),
+    },
 }
 """Group -> command -> (its module, what it does)."""
 
-GROUPS = {"rules": "match-and-replace rules"}
+GROUPS = {"rules": "match-and-replace rules", "records": "what was compiled, kept for the next process"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
