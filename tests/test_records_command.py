@@ -16,6 +16,7 @@ from tests.search.test_records import record
 MIB = 1024**2
 SINK = {"kind": "Sink", "path": [], "site": {"position": 3, "fingerprint": "ab"}, "operand": 1, "small_bytes": 0}
 ABOUT = {"target": "tpu:v5e", "device": "TPU v5 lite", "source": "smooth.py:5 (smooth)"}
+HOSTILE = {"strategy": "s\x1b[2J[bold]", "about": {"device": "d\x1b[2J\ud800[/bold]"}}
 P, Q = (make_key(program=name, limit="1") for name in "pq")
 
 
@@ -26,7 +27,7 @@ def folder(tmp_path):
     store.append(record(key=P, status="oom", is_default=True, decisions=[], limit_bytes=MIB))
     store.append(record(key=P, run_s=0.25, compiled_bytes=MIB // 2, limit_bytes=MIB, decisions=[SINK], about=ABOUT))
     store.append(record(key=P, compiled_bytes=MIB, limit_bytes=MIB, decisions=[SINK, {"kind": "rm\x1b[2J"}]))
-    store.append(record(key=Q, status="over_limit", compiled_bytes=3 * MIB))
+    store.append(record(key=Q, status="over_limit", compiled_bytes=3 * MIB, **HOSTILE))
     return store.directory
 
 
@@ -84,6 +85,12 @@ def test_show_tells_every_candidate_in_words(folder, capsys):
     assert records[1]["in_words"] == ["compute operand 1 of equation 3 inside it"]
 
 
+def test_what_a_terminal_would_obey_is_spelled_out(folder, capsys):
+    name = listed(capsys)[Q["program"]]["name"]
+    for out in (call(capsys, "ls")[1], call(capsys, "show", name)[1]):
+        assert "d\\x1b[2J\\ud800[/bold]" in re.sub(r"[│\s]+", "", out) and "\x1b" not in out and "\ud800" not in out
+
+
 @pytest.mark.parametrize("prefix, says", [("", "starts the names of 2 keys"), ("xyz", "starts no name")])
 def test_show_asks_for_one_key(prefix, says, folder, capsys):
     code, out, errors = call(capsys, "show", prefix)
@@ -93,7 +100,7 @@ def test_show_asks_for_one_key(prefix, says, folder, capsys):
 def test_merge_adds_what_is_not_there_and_reports_bad_lines(folder, tmp_path, capsys):
     other, file = tmp_path / "other", tmp_path / "some.txt"
     RecordStore(other).append(record(7))
-    RecordStore(other).append(record(key=Q, status="over_limit", compiled_bytes=3 * MIB))  # there already
+    RecordStore(other).append(record(key=Q, status="over_limit", compiled_bytes=3 * MIB, **HOSTILE))  # there
     (other / ONE_FILE).write_text(record(8).to_line() + "\n")
     file.write_text(record(8).to_line() + "\nnone\n" + record(9).to_line() + "\n")
     code, out, errors = call(capsys, "merge", "--json", other, file)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +46,22 @@ def test_appends_at_once_lose_and_tear_nothing(tmp_path):
     report = RecordStore(tmp_path).read()
     assert not report.bad and len(RecordStore(tmp_path).files()) == 1
     assert sorted(r.seed for r in report.records) == [1000 * k + n for k in range(3) for n in range(25)]
+
+
+def test_a_line_that_comes_while_a_prune_chooses_waits_and_stays(tmp_path):
+    store, path = RecordStore(tmp_path), tmp_path / file_name(KEY)
+    for k in range(3):
+        store.append(record(key=KEY, seed=k))
+    writer = threading.Thread(target=lambda: RecordStore(tmp_path).append(record(key=KEY, seed=9)))
+
+    def choose(lines):
+        writer.start()
+        writer.join(0.3)
+        return lines[1:]
+
+    assert shards.keep_lines(path, choose) == (3, 2)
+    writer.join()
+    assert [r.seed for r in store.lookup(KEY)] == [1, 2, 9]
 
 
 def test_a_prune_loses_nothing_that_is_added_meanwhile(tmp_path):
