@@ -42,7 +42,8 @@ from exla.planned import Compiled, Lowered, Planned, check_attached, tracing
 from exla.report.plan import Plan, explain_text
 from exla.saved import SavedPlan, read_plan
 from exla.search.choice import Call, Choice
-from exla.search.driver import decide, follow
+from exla.search.driver import decide, follow, space_of
+from exla.search.space import Space
 from exla.strict import tolerate
 from exla.targets.base import Target, find_target, place_all
 
@@ -137,6 +138,14 @@ class JitFunction:
         """Say what was done about each big value, or why nothing was. Arguments as for `plan`."""
         return explain_text(self.plan(*args, **kwargs))
 
+    def space(self, *args: Any, **kwargs: Any) -> Space:
+        """What can be done to the program under the limit: every candidate, sampled, counted, in words.
+
+        Arguments as for `plan`. Nothing is compiled.
+        """
+        target = find_target(self._options.target)
+        return space_of(self._read(target, self._signature(args, kwargs)[0], args, kwargs)[0], target, self._options)
+
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """jax.jit's `trace` of the unchanged function."""
         return self._plain.trace(*args, **kwargs)
@@ -176,26 +185,7 @@ class JitFunction:
             if key in self._refused:
                 raise copy.copy(self._refused[key])
             target = find_target(self._options.target)
-            leaves, args, kwargs = self._on_target(target, leaves, args, kwargs)
-            jitted = jax.jit(_guarded(self._fn), **self._placed_arguments(target, leaves))
-            token = tracing.set(True)
-            try:
-                traced = jitted.trace(*args, **kwargs)
-            finally:
-                tracing.reset(token)
-            infos = jax.tree.leaves(traced.args_info)
-            out_tree = jax.tree.structure(traced.out_info)
-            place = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
-            call = Call(
-                program=read(traced.jaxpr, target.platform),
-                compile_plain=lambda: target.finish(traced.lower(), {}),
-                donated=tuple(k for k, info in enumerate(infos) if info.donated),
-                compiler_options=self._jit_arguments.get("compiler_options") or {},
-                arguments=place.arguments if place.devices else None,
-                results=place.results if place.devices else None,
-                devices=max(len(place.devices), 1),
-                spread=place.spread,
-            )
+            call, jitted, out_tree, place = self._read(target, leaves, args, kwargs)
             try:
                 choice = self._choose(call, target, place)
             except MemoryLimitError as error:
@@ -215,6 +205,32 @@ class JitFunction:
             self._planned[key] = planned
             announce(planned.made())
             return planned
+
+    def _read(
+        self, target: Target, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[Call, Any, Any, Placement]:
+        """Trace a signature; returns the call, its jax.jit function, the tree of its results, and where it runs."""
+        leaves, args, kwargs = self._on_target(target, leaves, args, kwargs)
+        jitted = jax.jit(_guarded(self._fn), **self._placed_arguments(target, leaves))
+        token = tracing.set(True)
+        try:
+            traced = jitted.trace(*args, **kwargs)
+        finally:
+            tracing.reset(token)
+        infos = jax.tree.leaves(traced.args_info)
+        out_tree = jax.tree.structure(traced.out_info)
+        place = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
+        call = Call(
+            program=read(traced.jaxpr, target.platform),
+            compile_plain=lambda: target.finish(traced.lower(), {}),
+            donated=tuple(k for k, info in enumerate(infos) if info.donated),
+            compiler_options=self._jit_arguments.get("compiler_options") or {},
+            arguments=place.arguments if place.devices else None,
+            results=place.results if place.devices else None,
+            devices=max(len(place.devices), 1),
+            spread=place.spread,
+        )
+        return call, jitted, out_tree, place
 
     def _choose(self, call: Call, target: Target, place: Placement) -> Choice:
         if self._saved is not None:
@@ -303,6 +319,9 @@ class BoundMethod(functools.partial):  # a partial: the call needs no Python fun
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         return self._ask("plan", args, kwargs)
+
+    def space(self, *args: Any, **kwargs: Any) -> Space:
+        return self._ask("space", args, kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         return self._ask("explain", args, kwargs)

@@ -3,6 +3,7 @@
     exla explain kernels:smooth --shapes "f32[20000,16] f32[20000,16]" --memory-limit 64MiB
     exla targets
     exla rules discover --equations 3 --out found.json
+    exla records ls
 
 COMMANDS is the table of commands, by group; those of the group "" have none. A command is a module of `exla.commands`
 with a docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`. Modules are imported when
@@ -25,19 +26,35 @@ COMMANDS = {
     "": {
         "plan": ("exla.commands.plan", "the decisions and byte counts of a function or a script"),
         "explain": ("exla.commands.explain", "what was done about each big value, or why nothing was"),
+        "tune": ("exla.commands.tune", "measure candidates, and keep the fastest that obeys the limit"),
         "compile": ("exla.commands.compile", "compile for a target, attached or not, and keep the plan"),
         "targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached"),
         "doctor": ("exla.commands.doctor", "what is installed, what works, and what is misconfigured"),
         "completion": ("exla.commands.completion", "shell completion, for bash, zsh and fish"),
     },
+    "search": {
+        "compare": ("exla.commands.search_compare", "strategies on recorded spaces, with no device"),
+        "space": ("exla.commands.search_space", "what can be done to a program: how much, and what in words"),
+    },
     "rules": {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
         "verify": ("exla.commands.rules_verify", "check what every replace rule owes"),
     },
+    "records": {
+        "ls": ("exla.commands.records_ls", "list what was compiled, with which outcomes"),
+        "show": ("exla.commands.records_show", "show all candidates of one key"),
+        "merge": ("exla.commands.records_merge", "add the records of other files or directories"),
+        "prune": ("exla.commands.records_prune", "remove records"),
+        "verify": ("exla.commands.records_verify", "check every line"),
+    },
 }
 """Group -> command -> (its module, what it does)."""
 
-GROUPS = {"rules": "match-and-replace rules"}
+GROUPS = {
+    "search": "ways to choose, and what they choose from",
+    "rules": "match-and-replace rules",
+    "records": "what was compiled, kept for the next process",
+}
 
 
 def make_parser(words: Sequence[str] | None) -> argparse.ArgumentParser:

@@ -402,7 +402,7 @@ def test_a_record_spares_the_next_process_the_search():
 def test_a_hostile_record_is_passed_over():
     args = points()
     exla.jit(kernel_product, memory_limit=SMALL).plan(*args)
-    path = RecordStore().path
+    (path,) = RecordStore().files()
     path.write_text(path.read_text().replace('"chunk": ', '"chunk": 99999').replace('"axis": 0', '"axis": 77'))
     f = exla.jit(kernel_product, memory_limit=SMALL)
     assert f.plan(*args).source == "search"

@@ -104,6 +104,11 @@ def test_only_one_file_touches_what_jax_changes_between_releases(path):
         assert "_src" not in other and not other.startswith("jax.extend"), f"{module_name(path)} imports {other}"
 
 
+def test_every_folder_of_modules_is_a_package_that_is_installed():
+    for folder in {path.parent for path in SOURCES}:
+        assert (folder / "__init__.py").exists(), f"setup.py finds no package in {folder.relative_to(ROOT)}"
+
+
 def test_nothing_that_is_read_is_unpickled_or_executed():
     for path in SOURCES:
         names = set(imported(path))

@@ -17,7 +17,7 @@ def tuning_records() -> Sequence[Finding]:
     from exla.units import format_bytes
 
     store = RecordStore(None)
-    folder = store.path.parent
+    folder = store.directory
     if (why := _unwritable(folder)) is not None:
         is_off = os.environ.get("EXLA_RECORDS") in ("off", "read")
         step = 'set EXLA_RECORDS_DIR to a folder that can be written, or EXLA_RECORDS="off"'
@@ -29,15 +29,16 @@ def tuning_records() -> Sequence[Finding]:
                 next_step="" if is_off else step,
             ),
         )
-    if not store.path.exists():
+    if not store.files():
         return (Finding(name="records", status=OK, found=f"none yet; they are kept in {folder}"),)
     read = store.read()
     size = format_bytes(sum(p.stat().st_size for p in folder.iterdir() if p.is_file()))
-    found = [Finding(name="records", status=OK, found=f"{len(read.records)} in {store.path}; the folder has {size}")]
+    found = [Finding(name="records", status=OK, found=f"{len(read.records)} in {folder}; the folder has {size}")]
     if read.bad_lines or read.torn:
-        bad = f"{read.bad_lines} lines of {store.path} are no records" + ("; its last is cut off" if read.torn else "")
-        found.append(Finding(name="bad records", status=NOTE, found=f"{bad}; they are passed over"))
-    if _is_locked(Path(f"{store.path}.lock")):
+        bad = f"{read.bad_lines} lines are no records" + ("; a last one is cut off" if read.torn else "")
+        step = "`exla records verify` lists them, `exla records prune --bad` removes them"
+        found.append(Finding(name="bad records", status=NOTE, found=f"{bad}; they are passed over", next_step=step))
+    if any(map(_is_locked, folder.glob("*.lock"))):
         text = "another process holds the lock just now; one that waits for it gives up after 10 s, and goes on"
         found.append(Finding(name="records lock", status=NOTE, found=text, next_step="look again in a moment"))
     return found

@@ -23,7 +23,8 @@ from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import product_share
 from exla.search.measure import NOISE_BYTES, Runnable, measured_bytes
-from exla.search.records import Record, RecordStore
+from exla.search.record import Record
+from exla.search.records import RecordStore
 from exla.search.space import Candidate, replay_all
 from exla.search.strategy import Outcome
 from exla.strict import is_strict, tolerate
@@ -34,7 +35,7 @@ from exla.targets.machine import Machine
 
 @dataclass
 class Attempt:
-    """One search in progress; `records_compiled`: whether what obeys is recorded before it is measured."""
+    """One search in progress; `records_compiled`: whether candidates are recorded as soon as they are compiled."""
 
     call: Call
     target: Target
@@ -129,7 +130,8 @@ class Attempt:
             Tried(what=_words(decisions), untouched=untouched, compiled_bytes=None, needed_bytes=needed, error=said)
         )
         status = "compile_error" if needed is None else "oom"
-        self._record(decisions, status, self.projected(program), None, untouched, None)
+        if self.records_compiled:
+            self._record(decisions, status, self.projected(program), None, untouched, None)
 
     def projected(self, program: Program) -> Peak:
         """The projected peak, for the report; empty where it cannot be projected."""
@@ -169,7 +171,7 @@ class Attempt:
                     stacklevel=2,
                 )
             obeys = measured <= self.limit_bytes
-        if source == "search" and (self.records_compiled or not obeys) or measured != known:
+        if self.records_compiled and (source == "search" or measured != known):
             status = "ok" if obeys else "over_limit"
             self._record(decisions, status, peak, counted, untouched, compile_s, measured)
         if not obeys:
@@ -254,8 +256,15 @@ class Attempt:
                 is_default=untouched,
                 strategy=self.options.search,
                 seed=0,
+                about=self.about(),
             )
         )
+
+    def about(self) -> dict[str, str]:
+        """What the hashes of the key stand for, for people."""
+        program, known = self.call.program, self.target.fingerprint()
+        source = program.source(len(program.eqns) - 1).rpartition("/")[2] if program.eqns else ""
+        return {"source": source, "target": self.target.name, "device": known.get("device", "")}
 
     def recorded(self) -> Choice | None:
         """Replay what won an earlier search by measuring, else what this strategy chose before by counting."""

@@ -22,7 +22,7 @@ from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.space import Candidate, Goal, Space
 from exla.search.strategy import STRATEGIES
-from exla.search.tune import Budget, tune
+from exla.search.tune import Budget, listener, tune
 from exla.strict import tolerate
 from exla.targets.base import Target
 
@@ -101,7 +101,8 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     floor = attempt.projected(call.program)
     unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit * call.devices
     if not knobs and not unsplit_hopeless:
-        choice = attempt.recorded() or (None if measures else attempt.plain())
+        choice = None if measures and listener.get() else attempt.recorded()
+        choice = choice or (None if measures else attempt.plain())
         if choice is not None:
             return choice
     asked: list[Candidate] = []
@@ -115,6 +116,13 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         if choice is not None:
             return choice
     raise _refusal(attempt, asked, floor)
+
+
+def space_of(call: Call, target: Target, options: Options) -> Space:
+    """The space of a call, for whoever wants to look at it."""
+    limit = limit_of(options, target)
+    attempt = Attempt(call=call, target=target, options=options, limit_bytes=limit, store=None, key={})
+    return make_space(attempt, attempt.projected(call.program))
 
 
 def make_space(attempt: Attempt, floor: Peak) -> Space:

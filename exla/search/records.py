@@ -1,212 +1,249 @@
 """Tuning records: what was compiled, with what outcome, kept for the next process.
 
-A record is one JSON line in `records.jsonl` under the user's cache directory (`EXLA_RECORDS_DIR` overrides it).
-Writers append, flush and fsync under a file lock; readers never trust what they find: a torn last line is dropped, a
-bad line is counted and reported, unknown fields are kept, and nothing is ever unpickled or executed.
+    store = RecordStore()
+    store.append(record)
+    store.lookup(record.key)[-1] == record
 
-The key is a set of named hashes, one for each thing the outcome depends on, so that a miss can say which part differed.
+Records are lines of JSON in the user's cache directory (`EXLA_RECORDS_DIR` overrides it), spread over files by key
+(`exla.search.shards`). Beside them, read-only ones come with exla. The key is a set of named hashes, one for each thing
+the outcome depends on, so that a miss can say which part differed; a record of another device never matches.
+
+Readers never trust what they find: a torn last line is dropped, a bad line is counted and reported, unknown fields are
+kept, and nothing is ever unpickled or executed. A lookup reads one file and parses only lines that hold every hash of
+the key as text; there is no index.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import filelock
 import platformdirs
 
 from exla.errors import ExlaWarning
+from exla.search.prune import Cut
+from exla.search.record import MOST_LINE_BYTES, Record
+from exla.search.shards import ONE_FILE, Line, append_lines, file_name, keep_lines, locked, read_lines
 
-SCHEMA_VERSION = 1
-STATUSES = ("ok", "compile_error", "over_limit", "oom", "timeout", "crash", "wrong_result", "replay_miss")
-FILE_NAME = "records.jsonl"
-LOCK_TIMEOUT_S = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """One compiled or measured candidate.
-
-    Attributes:
-      key: named hashes of what the outcome depends on.
-      decisions: the candidate, as plain data.
-      status: one of STATUSES.
-      compile_s, run_s: seconds, or None; a failure has no run time.
-      limit_bytes, projected_bytes, compiled_bytes, measured_bytes: the four byte counts, None where unknown.
-      is_default: whether this is the program as jax.jit compiles it.
-      strategy: the search that proposed it.
-      seed: its random seed.
-      schema_version: of the line.
-      extra: fields that this version does not know.
-    """
-
-    key: Mapping[str, str]
-    decisions: Sequence[Mapping[str, Any]]
-    status: str
-    is_default: bool
-    strategy: str
-    seed: int
-    compile_s: float | None = None
-    run_s: float | None = None
-    limit_bytes: int | None = None
-    projected_bytes: int | None = None
-    compiled_bytes: int | None = None
-    measured_bytes: int | None = None
-    schema_version: int = SCHEMA_VERSION
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ValueError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
-        if self.status != "ok" and self.run_s is not None:
-            raise ValueError(f"a record with status {self.status!r} has no run time, got {self.run_s}")
-        for name in ("compile_s", "run_s"):
-            seconds = getattr(self, name)
-            if seconds is not None and not (_is_number(seconds) and math.isfinite(seconds) and seconds >= 0):
-                raise ValueError(f"{name}={seconds!r} is not a finite number of seconds")
-        for name in ("limit_bytes", "projected_bytes", "compiled_bytes", "measured_bytes"):
-            count = getattr(self, name)
-            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
-                raise ValueError(f"{name}={count!r} is not a number of bytes")
-        if not isinstance(self.key, Mapping) or not all(
-            isinstance(k, str) and isinstance(v, str) for k, v in self.key.items()
-        ):
-            raise ValueError("key must map names to hashes")
-        if not isinstance(self.decisions, list) or not all(isinstance(d, Mapping) for d in self.decisions):
-            raise ValueError("decisions must be a list of objects")
-        if not isinstance(self.is_default, bool) or not isinstance(self.strategy, str):
-            raise ValueError("is_default must be a bool and strategy a text")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed={self.seed!r} is not an int")
-        if isinstance(self.schema_version, bool) or not isinstance(self.schema_version, int):
-            raise ValueError(f"schema_version={self.schema_version!r} is not an int")
-
-    def to_line(self) -> str:
-        """The record as one line of JSON, without the newline."""
-        known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
-        return json.dumps({**self.extra, **known}, allow_nan=False, sort_keys=True)
-
-    @classmethod
-    def from_line(cls, line: str) -> Record:
-        """Read one line.
-
-        Raises:
-          ValueError: if it is not a record.
-        """
-        try:
-            data = json.loads(line)
-        except RecursionError as error:
-            raise ValueError("the line is nested too deeply") from error
-        if not isinstance(data, dict):
-            raise ValueError("the line is not an object")
-        names = {f.name for f in fields(cls)} - {"extra"}
-        known = {k: v for k, v in data.items() if k in names}
-        try:
-            return cls(**known, extra={k: v for k, v in data.items() if k not in names})
-        except TypeError as error:
-            raise ValueError(f"the line lacks fields: {error}") from error
+PACKAGED = Path(__file__).parent / "packaged"
+_SAMPLE_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadReport:
-    """What reading a records file found.
+    """What reading all records found.
 
     Attributes:
-      records: the good lines, in order.
-      bad_lines: how many complete lines were not records.
-      torn: whether the last line was cut off.
+      records: the good lines; those of one key in the order in which they were written.
+      bad: the others.
     """
 
     records: tuple[Record, ...]
-    bad_lines: int
-    torn: bool
+    bad: tuple[Line, ...]
+
+    @property
+    def bad_lines(self) -> int:
+        """How many complete lines were not records."""
+        return sum(not b.torn for b in self.bad)
+
+    @property
+    def torn(self) -> bool:
+        """Whether a last line was cut off."""
+        return any(b.torn for b in self.bad)
 
 
 class RecordStore:
-    """The records of one directory.
+    """The records of one directory, and those that come with exla.
 
     Args:
       directory: where they are; None = EXLA_RECORDS_DIR, else the user's cache directory.
+      packaged: where the read-only ones are.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self.path = (directory or default_directory()) / FILE_NAME
-        self._seen: tuple[int, int] | None = None
-        self._by_key: dict[tuple[tuple[str, str], ...], list[Record]] = {}
+    def __init__(self, directory: Path | None = None, packaged: Path = PACKAGED) -> None:
+        self.directory = directory or default_directory()
+        self.packaged = packaged
+        self._found: dict[tuple[Path, str], tuple[tuple[int, ...], tuple[Record, ...]]] = {}
+
+    def files(self) -> list[Path]:
+        """The user's own files, the one of earlier releases first."""
+        return sorted(_files(self.directory), key=lambda p: (p.name != ONE_FILE, p.name))
 
     def append(self, record: Record) -> None:
         """Add one record; where that is impossible, warn and go on."""
+        path = self.directory / file_name(record.key)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(f"{self.path}.lock", timeout=LOCK_TIMEOUT_S), open(self.path, "ab+") as file:
-                if file.seek(0, os.SEEK_END) > 0:
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        file.write(b"\n")
-                file.write(record.to_line().encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except (OSError, filelock.Timeout) as error:
+            line = _line_of(record)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with locked(path):
+                append_lines(path, [line])
+        except (OSError, ValueError) as error:
             warnings.warn(
-                f"tuning records cannot be written to {self.path.parent} ({error}); set EXLA_RECORDS_DIR to a "
+                f"tuning records cannot be written to {self.directory} ({error}); set EXLA_RECORDS_DIR to a "
                 'directory that can be written, or records="off"',
                 ExlaWarning,
                 stacklevel=2,
             )
 
-    def read(self) -> ReadReport:
-        """Read all records; bad lines are counted, never fatal."""
-        try:
-            data = self.path.read_bytes()
-        except OSError:
-            return ReadReport(records=(), bad_lines=0, torn=False)
-        *lines, rest = data.split(b"\n")
-        records, bad = [], 0
-        for line in lines:
-            if not line.strip():
-                continue
+    def add(self, records: Iterable[Record]) -> int:
+        """Add those of some records that are not there already; returns how many those were.
+
+        Raises:
+          OSError: if that is impossible. Some may have been added then; doing it again adds the others.
+        """
+        by_file: dict[str, dict[str, None]] = {}
+        for record in records:
+            by_file.setdefault(file_name(record.key), {})[_line_of(record)] = None
+        self.directory.mkdir(parents=True, exist_ok=True)
+        earlier = _lines_of(self.directory / ONE_FILE)
+        added = 0
+        for name, wanted in sorted(by_file.items()):
+            path = self.directory / name
+            with locked(path):
+                there = earlier | _lines_of(path)
+                if missing := [line for line in wanted if line not in there]:
+                    append_lines(path, missing)
+            added += len(missing)
+        return added
+
+    def lines(self, *, packaged: bool = False) -> Iterator[Line]:
+        """Every line, bad ones too; of the records that come with exla as well where asked for.
+
+        A file that cannot be read is one bad line, number 0.
+        """
+        for path in [*self.files(), *(sorted(_files(self.packaged)) if packaged else ())]:
             try:
-                records.append(Record.from_line(line.decode()))
-            except ValueError:
-                bad += 1
-        return ReadReport(records=tuple(records), bad_lines=bad, torn=bool(rest.strip()))
+                yield from read_lines(path)
+            except OSError as error:
+                yield Line(path=path, number=0, text=b"", record=None, reason=f"the file cannot be read: {error}")
+
+    def read(self, *, packaged: bool = False) -> ReadReport:
+        """Read all records; bad lines are counted, never fatal."""
+        lines = list(self.lines(packaged=packaged))
+        return ReadReport(
+            records=tuple(x.record for x in lines if x.record is not None),
+            bad=tuple(x for x in lines if x.record is None),
+        )
+
+    def verify(self) -> tuple[int, list[Line]]:
+        """How many lines of the user's own there are, and those that no lookup will find, with the reason."""
+        lines = [
+            replace(x, reason=f"the record is looked for in {file_name(x.record.key)}")
+            if x.record is not None and x.path.name not in (ONE_FILE, file_name(x.record.key))
+            else x
+            for x in self.lines()
+        ]
+        return len(lines), [line for line in lines if line.reason]
+
+    def prune(self, cut: Cut, *, dry_run: bool = False) -> dict[str, tuple[int, int]]:
+        """Remove the user's own lines that a cut names.
+
+        Args:
+          cut: what to remove.
+          dry_run: whether to count only.
+
+        Returns:
+          File name -> (lines that go, lines that stay).
+
+        Raises:
+          OSError: if that is impossible; files that come later in the order of `files` are as they were.
+        """
+        counts = {}
+        for path in self.files():
+            if dry_run:
+                lines = read_lines(path)
+                before, after = len(lines), len(cut.keep(lines))
+            else:
+                before, after = keep_lines(path, cut.keep)
+            counts[path.name] = (before - after, after)
+        return counts
 
     def lookup(self, key: Mapping[str, str]) -> list[Record]:
-        """The records whose key is equal in every part, oldest first."""
-        self._refresh()
-        return list(self._by_key.get(tuple(sorted(key.items())), ()))
+        """The records whose key is equal in every part, oldest first: exla's own, then the user's."""
+        wanted = dict(key)
+        files = (*sorted(_files(self.packaged)), self.directory / ONE_FILE, self.directory / file_name(key))
+        return [r for path in files for r in self._holding(path, wanted) if dict(r.key) == wanted]
 
     def explain_miss(self, key: Mapping[str, str]) -> str | None:
-        """Say which parts of the key differ from the nearest record's, or None where there is a record."""
-        self._refresh()
-        if tuple(sorted(key.items())) in self._by_key:
-            return None
-        if not self._by_key:
-            return "there are no records"
-        differing: list[list[str]] = []
-        for other in map(dict, self._by_key):
-            differing.append(sorted(name for name in {*key, *other} if key.get(name) != other.get(name)))
-        return "the nearest record differs in " + ", ".join(min((len(d), d) for d in differing)[1])
+        """Say which parts of the key differ from the nearest record's, or None where there is a record.
 
-    def _refresh(self) -> None:
+        Records of the same program are near, wherever they are; all files are searched for them.
+        """
+        if self.lookup(key):
+            return None
+        same = {"program": key["program"]} if "program" in key else {}
+        files = [*self.files(), *_files(self.packaged)]
+        others = [r.key for path in files for r in self._holding(path, same)]
+        differing = [
+            sorted(name for name in {*key, *other} if key.get(name) != other.get(name))
+            for other in others
+            if other.get("program") == key.get("program")
+        ]
+        if differing:
+            return "the nearest record differs in " + ", ".join(min((len(d), d) for d in differing)[1])
+        return "there are no records" + (" of this program" if files else "")
+
+    def _holding(self, path: Path, parts: Mapping[str, str]) -> tuple[Record, ...]:
+        """The records of a file whose lines hold some hashes as text; as read before while the file is the same."""
+        memory = (path, "\n".join(parts.values()))
         try:
-            stat = self.path.stat()
+            with open(path, "rb") as file:
+                status = os.fstat(file.fileno())  # of the open file: NFS may know an old state of the path
+                state = (status.st_ino, status.st_size, status.st_mtime_ns)
+                known = self._found.get(memory)
+                if known is not None and known[0] == state:
+                    return known[1]
+                data = file.read()
         except OSError:
-            self._seen, self._by_key = None, {}
-            return
-        now = (stat.st_size, stat.st_mtime_ns)
-        if now == self._seen:
-            return
-        self._seen, self._by_key = now, {}
-        for record in self.read().records:
-            self._by_key.setdefault(tuple(sorted(record.key.items())), []).append(record)
+            return ()
+        found = tuple(_matching(data, [v.encode() for v in parts.values() if v and json.dumps(v) == f'"{v}"']))
+        self._found[memory] = (state, found)
+        return found
+
+
+def _matching(data: bytes, texts: Sequence[bytes]) -> Iterator[Record]:
+    """The records among the complete lines that hold every text; JSON has one plain way to write a hash.
+
+    Lines are looked for by the text that is rare at the beginning: every line may hold the hash of the target.
+    """
+    end = data.rfind(b"\n") + 1
+    rarest = min(texts, key=lambda text: data.count(text, 0, _SAMPLE_BYTES), default=b"\n")
+    at = data.find(rarest, 0, end)
+    while at >= 0:
+        start, stop = data.rfind(b"\n", 0, at) + 1, data.index(b"\n", at)
+        line = data[start:stop]
+        if all(text in line for text in texts):
+            with contextlib.suppress(ValueError):
+                yield Record.from_line(line)
+        at = data.find(rarest, stop + 1, end)
+
+
+def _line_of(record: Record) -> str:
+    line = record.to_line()
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"a record of {len(line)} bytes is longer than the {MOST_LINE_BYTES} that are read again")
+    return line
+
+
+def _lines_of(path: Path) -> set[str]:
+    """The records of a file, each as this version writes it."""
+    try:
+        return {line.record.to_line() for line in read_lines(path) if line.record is not None}
+    except FileNotFoundError:
+        return set()
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(".jsonl")]
+    except OSError:
+        return []
 
 
 def default_directory() -> Path:
@@ -218,7 +255,3 @@ def default_directory() -> Path:
 def make_key(**parts: str) -> dict[str, str]:
     """Hash each part of a key alone: 16 hex digits each."""
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -13,6 +13,7 @@ The winner is measured once more against the plain program: nothing slower than 
 
 from __future__ import annotations
 
+import contextvars
 import json
 import math
 import time
@@ -31,7 +32,8 @@ from exla.search.attempt import Attempt
 from exla.search.choice import Choice
 from exla.search.measure import Timing, timed
 from exla.search.plan_file import write_plan
-from exla.search.records import Record, default_directory
+from exla.search.record import STATUSES, Record
+from exla.search.records import default_directory
 from exla.search.space import Candidate, Space
 from exla.search.strategy import STRATEGIES, Outcome
 from exla.targets.hlo_text import hlo_hash
@@ -99,8 +101,22 @@ class Tuned:
     seconds: float
 
 
-Progress = Callable[[Trial, Trial | None], None]
-"""Called with each trial, and the best so far."""
+@dataclass(frozen=True, kw_only=True)
+class Listener:
+    """Who follows the searches of a block: there, what an earlier search found is no reason not to search.
+
+    Attributes:
+      seed: of the strategies.
+      trial: called with each trial, and the best so far.
+      done: called with what a search found.
+    """
+
+    seed: int = 0
+    trial: Callable[[Trial, Trial | None], None] = lambda trial, best: None
+    done: Callable[[Tuned], None] = lambda tuned: None
+
+
+listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar("exla_search_listener", default=None)
 
 
 @dataclass(kw_only=True)
@@ -131,7 +147,9 @@ class Tuning:
         choice = self.attempt.plain()
         last = self.attempt.tried[-1]
         trial = Trial(decisions=(), status=self.attempt.outcome().status, peak_bytes=last.peak_bytes)
-        if choice is not None:
+        if choice is None:
+            self._record(trial, None, None)
+        else:
             self._codes[hlo_hash(choice.compiled.as_text())] = trial
             trial = self._known(()) or self._measured(trial, self.attempt.call.program, None)
             self._codes = {code: trial for code in self._codes}
@@ -152,7 +170,9 @@ class Tuning:
         choice = self.attempt.candidate(candidate)
         outcome = self.attempt.outcome()
         if choice is None:
-            return Trial(decisions=candidate.all_decisions, status=outcome.status, peak_bytes=outcome.peak_bytes)
+            trial = Trial(decisions=candidate.all_decisions, status=outcome.status, peak_bytes=outcome.peak_bytes)
+            self._record(trial, None, None)
+            return trial
         trial = Trial(decisions=choice.decisions, status="ok", peak_bytes=outcome.peak_bytes)
         known = self._known(choice.decisions)
         if known is not None:
@@ -268,7 +288,9 @@ class Tuning:
 
     def _record(self, trial: Trial, choice: Choice | None, timing: Timing | None, *, winner: bool = False) -> None:
         attempt = self.attempt
-        if attempt.store is None or attempt.options.records != "append":
+        if attempt.store is None or attempt.options.records != "append" or trial.status not in STATUSES:
+            return
+        if not winner and self._known(trial.decisions) is not None:
             return
         extra: dict[str, Any] = {"winner": True} if winner else {}
         if timing is not None:
@@ -288,6 +310,7 @@ class Tuning:
                 is_default=not trial.decisions,
                 strategy=attempt.options.search,
                 seed=self.seed,
+                about=attempt.about(),
                 extra=extra,
             )
         )
@@ -319,9 +342,6 @@ def tune(
     attempt: Attempt,
     space: Space,
     budget: Budget,
-    *,
-    seed: int = 0,
-    progress: Progress = lambda trial, best: None,
 ) -> Tuned:
     """Search by measuring.
 
@@ -329,8 +349,6 @@ def tune(
       attempt: compiles, counts and records; its options name the strategy.
       space: what can be done.
       budget: what may be spent.
-      seed: of the strategy: with the same outcomes it asks the same.
-      progress: called after each trial.
 
     Returns:
       What was found.
@@ -342,11 +360,12 @@ def tune(
         raise MeasureError(
             f'only programs for one CPU are measured, not for {attempt.target.name}: use search="analytic" there'
         )
-    tuning = Tuning(attempt=attempt, space=space, seed=seed)
-    session = STRATEGIES.get(attempt.options.search).start(space, seed)
+    heard = listener.get() or Listener()
+    tuning = Tuning(attempt=attempt, space=space, seed=heard.seed)
+    session = STRATEGIES.get(attempt.options.search).start(space, heard.seed)
     stop = "exhausted"
     try:
-        progress(tuning.default(), tuning.best())
+        heard.trial(tuning.default(), tuning.best())
         while (candidate := session.ask()) is not None:
             if len(tuning.trials) > budget.trials:
                 stop = "trials"
@@ -355,7 +374,7 @@ def tune(
                 stop = "seconds"
                 break
             trial = tuning.candidate(candidate)
-            progress(trial, tuning.best())
+            heard.trial(trial, tuning.best())
             if trial.status == "barred":
                 space.bar(candidate)
             session.tell(Outcome(status=trial.status, peak_bytes=trial.peak_bytes, run_s=trial.run_s))
@@ -364,7 +383,9 @@ def tune(
         if tuning.best() is None:
             raise
     choice = tuning.winner()
-    return Tuned(choice=choice, trials=tuple(tuning.trials), stop=stop, seconds=time.perf_counter() - attempt.started)
+    found = Tuned(choice=choice, trials=tuple(tuning.trials), stop=stop, seconds=time.perf_counter() - attempt.started)
+    heard.done(found)
+    return found
 
 
 def _plain(decisions: Sequence[Decision]) -> list[Any]:

@@ -147,12 +147,13 @@ def test_memory_and_cores_say_what_limits_them(monkeypatch):
 def test_records_are_counted_and_what_is_none_is_told():
     assert "none yet" in tuning_records()[0].found
     store = RecordStore(None)
-    store.path.parent.mkdir(parents=True)
-    store.path.write_bytes(b"no record\n{")
+    store.directory.mkdir(parents=True)
+    path = store.directory / "00.jsonl"
+    path.write_bytes(b"no record\n{")
     found = by_name(tuning_records())
-    assert found["records"].status == OK and str(store.path) in found["records"].found
+    assert found["records"].status == OK and str(store.directory) in found["records"].found
     assert "1 lines" in found["bad records"].found and "cut off" in found["bad records"].found
-    with filelock.FileLock(f"{store.path}.lock"):
+    with filelock.FileLock(f"{path}.lock"):
         assert "records lock" in by_name(tuning_records())
     assert "records lock" not in by_name(tuning_records())
 

@@ -1,0 +1,45 @@
+"""What the commands of `exla records` share: which directory, which table, how a failure is told."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from exla.search.records import RecordStore
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        metavar="DIR",
+        help="where the records are (default: EXLA_RECORDS_DIR, else the user's cache directory)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON in place of text")
+
+
+def open_store(arguments: argparse.Namespace) -> RecordStore | None:
+    """The records that are meant; None, and an error that says so, where the named directory is none."""
+    if arguments.directory is not None and not arguments.directory.is_dir():
+        print(f"exla records: {arguments.directory} is not a directory", file=sys.stderr)
+        return None
+    return RecordStore(arguments.directory)
+
+
+def failed(error: OSError) -> int:
+    """Tell that files could not be read or written; the exit code."""
+    print(f"exla records: {error}", file=sys.stderr)
+    return 1
+
+
+def print_table(table: Table) -> None:
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 line", "2 lines"."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -1,0 +1,89 @@
+"""Compare strategies on recorded spaces, with no device.
+
+  exla search compare
+  exla search compare --spaces mine.jsonl --strategies analytic measured --plot regret.png
+
+A recorded space holds every candidate of a program with its measured time (`python -m benchmarks.spaces` in the source
+makes one). Each strategy is run on each space; the table gives the best time found after so many evaluations, as a
+multiple of the best there is: the geometric mean over spaces, and the worst. "slower" counts the spaces where a
+strategy would have made a program slower that obeys its limit as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+COUNTS = (1, 2, 4, 8, 16, 32)
+STRATEGIES_SHOWN = ("analytic", "heuristic", "random", "evolutionary", "measured", "exhaustive")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--spaces", nargs="+", type=Path, help="files of recorded spaces (default: those of exla)")
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES_SHOWN, metavar="NAME", help="which to run")
+    parser.add_argument("--counts", nargs="+", type=int, default=COUNTS, help="evaluations after which to compare")
+    parser.add_argument("--seeds", type=int, default=5, help="the median over so many seeds is taken (default: 5)")
+    parser.add_argument("--plot", type=Path, help="draw regret against evaluations into this file (needs matplotlib)")
+    parser.add_argument("--json", action="store_true", help="print one JSON line for each strategy")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table; 0, or 2 where something is not understood."""
+    from exla.search.recorded import compare, packaged, read_spaces
+    from exla.search.strategy import STRATEGIES
+
+    unknown = [name for name in arguments.strategies if name not in STRATEGIES]
+    if unknown or min(arguments.counts) < 1 or arguments.seeds < 1:
+        print(f"exla: unknown strategies: {unknown}; there are: {', '.join(STRATEGIES)}", file=sys.stderr)
+        return 2
+    try:
+        paths = arguments.spaces or packaged()
+        spaces = [space for path in paths for space in read_spaces(path)]
+    except (OSError, ValueError) as error:
+        print(f"exla: {error}", file=sys.stderr)
+        return 2
+    if not spaces:
+        print("exla: there are no recorded spaces; `python -m benchmarks.spaces` makes some", file=sys.stderr)
+        return 1
+    counts = sorted(set(arguments.counts))
+    drawn = sorted({*counts, *(range(1, max(counts) + 1) if arguments.plot else ())})
+    rows = compare(spaces, arguments.strategies, drawn, range(arguments.seeds))
+    if arguments.json:
+        for row in rows:
+            kept = {"mean": {k: row.mean[k] for k in counts}, "worst": {k: row.worst[k] for k in counts}}
+            print(json.dumps({"strategy": row.strategy, "spaces": len(spaces), **kept, "slower": row.slower}))
+    else:
+        candidates = sum(len(s.measured) for s in spaces)
+        table = Table(title=f"{len(spaces)} programs, {candidates} candidates: slowdown against the best, mean (worst)")
+        table.add_column("strategy")
+        for k in counts:
+            table.add_column(f"{k}", justify="right")
+        table.add_column("slower", justify="right")
+        for row in rows:
+            cells = (f"{row.mean[k]:.3f} ({row.worst[k]:.2f})" for k in counts)
+            table.add_row(row.strategy, *cells, str(row.slower))
+        Console(width=None if sys.stdout.isatty() else 140).print(table)
+    if arguments.plot:
+        return _plot(arguments.plot, rows, drawn)
+    return 0
+
+
+def _plot(path: Path, rows: list, counts: list[int]) -> int:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print('exla: --plot needs matplotlib: pip install "exla[report]"', file=sys.stderr)
+        return 1
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        axes.plot(counts, [row.mean[k] for k in counts], label=row.strategy)
+    axes.set(xlabel="evaluations", ylabel="slowdown against the best (geometric mean)", xscale="log", yscale="log")
+    axes.legend()
+    figure.savefig(path)
+    return 0

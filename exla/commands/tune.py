@@ -1,0 +1,133 @@
+"""Measure what a function could become, and keep the fastest that is right and obeys the limit.
+
+  exla tune kernels:smooth --shapes "f32[20000,16] f32[20000,16] f32[20000]" --memory-limit 64MiB
+
+Each candidate is compiled, compared with the plain function's values, and timed in a process of its own, on arguments
+that are made up. What is found is recorded: `exla.jit` of the same function with the same limit uses the winner from
+then on, in any process. Stop it when you like: Ctrl-C keeps the best so far, and started again with the same seed it
+goes on where it was. For one CPU.
+
+PROGRAM, --shapes and the options are those of `exla plan`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from exla import api
+from exla.commands.flags import add_program_arguments
+from exla.commands.planning import tell
+from exla.commands.program import read_subject, surroundings
+from exla.errors import OptionError
+from exla.options import Options
+from exla.passes.decisions import to_json
+from exla.search.strategy import STRATEGIES
+from exla.search.tune import Listener, Trial, Tuned, listener
+from exla.units import format_bytes
+
+SHOWN = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_program_arguments(parser, script=False)
+    parser.add_argument("--seed", type=int, default=0, help="of the strategy (default: 0)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, print what was found; the exit code."""
+    try:
+        with surroundings(arguments):
+            return _tune(arguments)
+    except Exception as error:
+        return tell(error, arguments)
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    subject = read_subject(arguments)
+    options = {"search": "measured", **subject.options}
+    if not STRATEGIES.get(Options.resolve(search=options["search"]).search).measures:
+        those = ", ".join(name for name in STRATEGIES if STRATEGIES.get(name).measures)
+        raise OptionError(f"search={options['search']!r} measures nothing; those that do: {those}")
+    jax.config.update("jax_compilation_cache_dir", None)  # a cached program says nothing of its compilation
+    found: list[Tuned] = []
+    most = Options.resolve(search_trials=options.get("search_trials")).search_trials
+    with _progress(arguments, most) as show:
+        token = listener.set(Listener(seed=arguments.seed, trial=show, done=found.append))
+        try:
+            plan = api.jit(subject.function, **options).plan(
+                *subject.arguments.positional, **subject.arguments.keywords
+            )
+        finally:
+            listener.reset(token)
+    if not arguments.json:
+        for tuned in found:
+            _print(tuned)
+        print(plan)
+    else:
+        for tuned in found:
+            print(json.dumps({"stop": tuned.stop, "seconds": tuned.seconds, "winner": _row(_winner(tuned, plan))}))
+    return 0
+
+
+def _winner(tuned: Tuned, plan: Any) -> Trial:
+    return next((t for t in tuned.trials if t.decisions == plan.decisions), tuned.trials[0])
+
+
+def _row(trial: Trial) -> dict[str, Any]:
+    return {
+        "decisions": [to_json(d) for d in trial.decisions],
+        "words": str(trial),
+        "status": trial.status,
+        "run_s": trial.run_s,
+        "compiled_bytes": trial.peak_bytes,
+        "source": trial.source,
+    }
+
+
+@contextlib.contextmanager
+def _progress(arguments: argparse.Namespace, most: int) -> Iterator[Any]:
+    """Shows each trial: a bar with the best so far, or a line of JSON."""
+    if arguments.json:
+        yield lambda trial, best: print(json.dumps(_row(trial)), flush=True)
+        return
+    columns = (
+        TextColumn("tuning"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[best]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("tuning", total=most + 1, best="")
+
+        def show(trial: Trial, best: Trial | None) -> None:
+            said = "nothing obeys yet" if best is None or best.run_s is None else f"best {best.run_s * 1e3:.3g} ms"
+            bar.update(task, advance=1, best=said)
+
+        yield show
+
+
+def _print(tuned: Tuned) -> None:
+    """The best candidates, how many there were of which status, and why it ended."""
+    table = Table(title=f"{len(tuned.trials)} candidates in {tuned.seconds:.0f} s; ended by: {tuned.stop}")
+    for column in ("ms", "compiled", "from", "candidate"):
+        table.add_column(column, justify="right" if column in ("ms", "compiled") else "left", overflow="fold")
+    timed = sorted((t for t in tuned.trials if t.run_s is not None), key=lambda t: t.run_s or 0.0)
+    default = [t for t in timed if not t.decisions and t not in timed[:SHOWN]]
+    for trial in (*timed[:SHOWN], *default):
+        peak = "" if trial.peak_bytes is None else format_bytes(trial.peak_bytes)
+        table.add_row(f"{(trial.run_s or 0) * 1e3:.4g}", peak, trial.source, str(trial))
+    failed = [t.status for t in tuned.trials if t.run_s is None]
+    counts = ", ".join(f"{failed.count(s)} {s}" for s in sorted(set(failed)))
+    Console(stderr=False).print(table)
+    if counts:
+        print(f"not timed: {counts}")

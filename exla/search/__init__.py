@@ -1,0 +1,1 @@
+"""The search: candidates are proposed, compiled, counted, recorded, and one is chosen."""
