@@ -33,7 +33,7 @@ import jax
 from exla import _compat
 from exla.call import Wishes, bind, read
 from exla.errors import MemoryLimitError, PlanError, ReplayMiss
-from exla.ir.program import as_struct
+from exla.ir.program import Program, as_struct
 from exla.observe import announce
 from exla.options import Options
 from exla.passes.replace import check_names
@@ -229,8 +229,22 @@ class JitFunction:
             results=place.results if place.devices else None,
             devices=max(len(place.devices), 1),
             spread=place.spread,
+            shrink=lambda change: self._shrunk(change, leaves, args, kwargs, target.platform),
         )
         return call, jitted, out_tree, place
+
+    def _shrunk(
+        self,
+        change: Callable[[Sequence[int]], tuple[int, ...]],
+        leaves: Sequence[Any],
+        args: tuple,
+        kwargs: dict[str, Any],
+        platform: str,
+    ) -> Program:
+        """The program of the function at other shapes."""
+        structs = [as_struct(_compat.typeof(x)) for x in leaves]
+        changed = [jax.ShapeDtypeStruct(change(s.shape), s.dtype, weak_type=s.weak_type) for s in structs]
+        return read(self._trace_flat(changed, args, kwargs)[0], platform)
 
     def _choose(self, call: Call, target: Target, place: Placement) -> Choice:
         if self._saved is not None:

@@ -72,7 +72,7 @@ def test_the_argument_wins_over_the_environment_over_the_default(monkeypatch):
     monkeypatch.setenv("EXLA_MEMORY_LIMIT", "1MiB")
     monkeypatch.setenv("EXLA_SEARCH", "off")
     assert Options.resolve() == Options(memory_limit=1 << 20, search="off")
-    assert Options.resolve(memory_limit="2MiB", search="heuristic") == Options(memory_limit=2 << 20)
+    assert Options.resolve(memory_limit="2MiB", search="analytic") == Options(memory_limit=2 << 20)
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -30,6 +30,7 @@ class Call:
       arguments: shardings of the flat arguments; None, for one or for all, where nothing is said.
       results: shardings of the results, likewise.
       devices: how many devices share it; the limit is that of each.
+      shrink: traces the function with the shapes of its arguments changed by a function; None where nobody can.
       spread: (argument, axis) of what they share: such an axis is cut by nobody else.
     """
 
@@ -41,6 +42,7 @@ class Call:
     arguments: Sequence[Any] | None = None
     results: Sequence[Any] | None = None
     devices: int = 1
+    shrink: Callable[[Callable[[Sequence[int]], tuple[int, ...]]], Program] | None = None
     spread: frozenset[tuple[int, int]] = frozenset()
 
 

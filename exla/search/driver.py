@@ -109,10 +109,12 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     if not unsplit_hopeless and measures:
         space = make_space(attempt, floor)
         choice = tune(attempt, space, Budget(seconds=options.search_seconds, trials=options.search_trials)).choice
+        choice = choice or _ask(attempt, space, "analytic", asked)  # the budget may have been too short
         if choice is not None:
             return choice
     elif not unsplit_hopeless:
-        choice = _ask(attempt, make_space(attempt, floor), asked)
+        name = "analytic" if STRATEGIES.get(options.search).measures else options.search
+        choice = _ask(attempt, make_space(attempt, floor), name, asked)
         if choice is not None:
             return choice
     raise _refusal(attempt, asked, floor)
@@ -153,9 +155,9 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
     )
 
 
-def _ask(attempt: Attempt, space: Space, asked: list[Candidate]) -> Choice | None:
-    """Compile what the strategy asks for until something obeys the limit."""
-    session = STRATEGIES.get(attempt.options.search).start(space)
+def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> Choice | None:
+    """Compile what a strategy asks for until something obeys the limit."""
+    session = STRATEGIES.get(name).start(space)
     while len(asked) < MOST_COMPILES:
         candidate = session.ask()
         if candidate is None:

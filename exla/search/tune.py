@@ -34,6 +34,7 @@ from exla.search.measure import Timing, timed
 from exla.search.plan_file import write_plan
 from exla.search.record import STATUSES, Record
 from exla.search.records import default_directory
+from exla.search.smaller import Smaller, smaller
 from exla.search.space import Candidate, Space
 from exla.search.strategy import STRATEGIES, Outcome
 from exla.targets.hlo_text import hlo_hash
@@ -50,6 +51,8 @@ MEMORY_SHARE = 0.8
 """Share of the machine's memory that a process may take before it is stopped."""
 TOLERANCES = {2: 3e-2, 4: 1e-3, 8: 1e-8}
 """By bytes of the least precise floating point results: what their values may differ by, as a part of the largest."""
+SMALL_BYTES = 1 << 30
+"""What the plain program may take at the sizes at which values are compared where the whole one does not fit."""
 MOST_DIFFERENT = 1e-3
 """Share of integers that may differ where they come from floating point numbers: ties that rounding decides."""
 
@@ -135,7 +138,8 @@ class Tuning:
     seed: int = 0
     trials: list[Trial] = field(default_factory=list)
     _default: Trial | None = None
-    _verified: bool = True
+    _warned: bool = False
+    _smaller: Smaller | None = None
     _base_s: float | None = None
     _codes: dict[str, Trial] = field(default_factory=dict)
 
@@ -151,7 +155,7 @@ class Tuning:
             self._record(trial, None, None)
         else:
             self._codes[hlo_hash(choice.compiled.as_text())] = trial
-            trial = self._known(()) or self._measured(trial, self.attempt.call.program, None)
+            trial = self._known(()) or self._measured(trial, self.attempt.call.program, None, None)
             self._codes = {code: trial for code in self._codes}
         self._base_s = self._base_s or trial.run_s
         self._default = trial
@@ -182,17 +186,20 @@ class Tuning:
             trial = replace(twin, decisions=choice.decisions, source="twin")
             self._record(trial, choice, None)
             return trial
-        trial = self._measured(trial, choice.program, choice)
+        trial = self._measured(trial, choice.program, choice, candidate)
         self._codes[code] = trial
         return trial
 
-    def _measured(self, trial: Trial, program: Program, choice: Choice | None) -> Trial:
+    def _measured(self, trial: Trial, program: Program, choice: Choice | None, candidate: Candidate | None) -> Trial:
         """Time a candidate in turns with the plain program; `choice` None = that is the candidate."""
         reference = None
-        if choice is not None and self._runs_plain():
-            reference = self.attempt.runnable(self.attempt.call.program, ())
-        best = self.best()
         usable = self.attempt.target.usable_bytes()
+        if choice is not None:
+            if self._runs_plain():
+                reference = self.attempt.runnable(self.attempt.call.program, ())
+            elif (found := self._compared_smaller(trial, candidate)) is not None and found.status == "wrong_result":
+                return self._finished(trial, choice, found)
+        best = self.best()
         timing = timed(
             self.attempt.runnable(program, trial.decisions),
             reference=reference,
@@ -204,25 +211,53 @@ class Tuning:
             timeout_s=TIMEOUT_S + 20 * ((best and best.run_s) or 0.0),
             ceiling_bytes=int(MEMORY_SHARE * usable),
         )
+        return self._finished(trial, choice, timing)
+
+    def _finished(self, trial: Trial, choice: Choice | None, timing: Timing) -> Trial:
         if timing.status == "wrong_result" and choice is not None:
             self._report(trial, choice, timing)
         found = replace(trial, status=timing.status, run_s=self._against_default(timing))
         self._record(found, choice, timing)
         return found
 
+    def _compared_smaller(self, trial: Trial, candidate: Candidate | None) -> Timing | None:
+        """How the candidate does at sizes at which the plain program runs; None where it cannot be tried there."""
+        call = self.attempt.call
+        if self._smaller is None and call.shrink is not None and candidate is not None:
+            most = int(MEMORY_SHARE * self.attempt.target.usable_bytes() / 4)
+            self._smaller = smaller(self.space, call.shrink, min(most, SMALL_BYTES))
+        made = self._smaller.of(candidate) if self._smaller is not None and candidate is not None else None
+        if made is None or self._smaller is None:
+            self._warn_uncompared(trial)
+            return None
+        return timed(
+            self.attempt.runnable(made.program, trial.decisions),
+            reference=self.attempt.runnable(self._smaller.program, ()),
+            takes_turns=False,
+            seconds=0.0,
+            tolerance=tolerance(call.program),
+            most_different=MOST_DIFFERENT,
+            timeout_s=TIMEOUT_S,
+            ceiling_bytes=int(MEMORY_SHARE * self.attempt.target.usable_bytes()),
+        )
+
     def _runs_plain(self) -> bool:
         """Whether this machine can run the plain program, limit or not, so that values can be compared."""
-        plain = next((t.peak_bytes for t in self.attempt.tried if t.untouched), None)
-        fits = plain is not None and 2 * plain < MEMORY_SHARE * self.attempt.target.usable_bytes()
-        if not fits and self._verified:
-            self._verified = False
-            warnings.warn(
-                "the plain program does not fit this machine, so that the values of candidates cannot be compared "
-                "with its values: tune at a smaller size first, where they can",
-                ExlaWarning,
-                stacklevel=2,
-            )
-        return fits
+        plain = next((t.compiled_bytes for t in self.attempt.tried if t.untouched), None)
+        if plain is None:
+            return False
+        return 2 * (plain.total - plain.unaccounted) < MEMORY_SHARE * self.attempt.target.usable_bytes()
+
+    def _warn_uncompared(self, trial: Trial) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"the plain program does not fit this machine, and {trial} could not be tried at smaller sizes either: its "
+            "values are not compared with any. Tune at a smaller size first",
+            ExlaWarning,
+            stacklevel=2,
+        )
 
     def _against_default(self, timing: Timing) -> float | None:
         """Seconds as if the machine had been as it was when the plain program was measured first."""
