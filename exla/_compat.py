@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import config, core, source_info_util, tree_util
-from jax._src.interpreters import pxla
+from jax._src import api_util, config, core, linear_util, source_info_util, tree_util
+from jax._src.interpreters import partial_eval, pxla
 from jax._src.lax import lax
 from jax._src.lib import _jax
 from jax.extend import core as jex_core
@@ -349,6 +349,17 @@ def entry(data: Any, consts: Sequence[Any], results: Sequence[Any], out_tree: An
 def trace_context() -> Any:
     """Every part of JAX's configuration that tracing depends on, hashable."""
     return config.trace_context()
+
+
+def trace_flat(fn: Callable[..., Any], avals: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """The jaxpr of a function of flat arguments that returns a sequence, and the values of its constvars.
+
+    What `jax.make_jaxpr` does, without what it does for signatures, caches and trees: passes trace thousands of bodies.
+    """
+    debug = api_util.debug_info("exla", fn, (), {})
+    plain = [core.ShapedArray(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
+    jaxpr, _, consts, *_ = partial_eval.trace_to_jaxpr_dynamic(linear_util.wrap_init(fn, debug_info=debug), plain)
+    return jaxpr, consts
 
 
 def as_function(closed: Any) -> Callable[..., list[Any]]:

@@ -5,8 +5,9 @@
 
 A recorded space holds every candidate of a program with its measured time (`python -m benchmarks.spaces` in the source
 makes one). Each strategy is run on each space; the table gives the best time found after so many evaluations, as a
-multiple of the best there is: the geometric mean over spaces, and the worst. "slower" counts the spaces where a
-strategy would have made a program slower that obeys its limit as it is.
+multiple of the best there is: the geometric mean over spaces, and the worst. What is over the limit costs a compilation
+and is no evaluation. Programs that obey their limit as they are come in a table of their own, in which the plain
+program counts from the start and "slower" is how many a strategy would have made slower.
 """
 
 from __future__ import annotations
@@ -53,24 +54,33 @@ def run(arguments: argparse.Namespace) -> int:
     counts = sorted(set(arguments.counts))
     drawn = sorted({*counts, *(range(1, max(counts) + 1) if arguments.plot else ())})
     rows = compare(spaces, arguments.strategies, drawn, range(arguments.seeds))
-    if arguments.json:
-        for row in rows:
-            kept = {"mean": {k: row.mean[k] for k in counts}, "worst": {k: row.worst[k] for k in counts}}
-            print(json.dumps({"strategy": row.strategy, "spaces": len(spaces), **kept, "slower": row.slower}))
-    else:
-        candidates = sum(len(s.measured) for s in spaces)
-        table = Table(title=f"{len(spaces)} programs, {candidates} candidates: slowdown against the best, mean (worst)")
-        table.add_column("strategy")
-        for k in counts:
-            table.add_column(f"{k}", justify="right")
-        table.add_column("slower", justify="right")
-        for row in rows:
-            cells = (f"{row.mean[k]:.3f} ({row.worst[k]:.2f})" for k in counts)
-            table.add_row(row.strategy, *cells, str(row.slower))
-        Console(width=None if sys.stdout.isatty() else 140).print(table)
+    for obeys in (False, True):
+        group = [row for row in rows if row.plain_obeys == obeys]
+        if group and not arguments.json:
+            chosen = [s for s in spaces if (s.default.status == "ok") == obeys]
+            _print(group, counts, obeys, sum(len(s.measured) for s in chosen))
+    for row in rows if arguments.json else ():
+        kept = {"mean": {k: row.mean[k] for k in counts}, "worst": {k: row.worst[k] for k in counts}}
+        about = {"strategy": row.strategy, "plain_obeys": row.plain_obeys, "spaces": row.spaces}
+        print(json.dumps({**about, **kept, "slower": row.slower}))
     if arguments.plot:
-        return _plot(arguments.plot, rows, drawn)
+        return _plot(arguments.plot, [row for row in rows if not row.plain_obeys] or rows, drawn)
     return 0
+
+
+def _print(rows: list, counts: list[int], obeys: bool, candidates: int) -> None:
+    which = "obey as they are" if obeys else "have to be split or rewritten"
+    about = f"{rows[0].spaces} programs that {which}, {candidates} candidates"
+    table = Table(title=f"{about}: slowdown against the best, mean (worst)")
+    table.add_column("strategy")
+    for k in counts:
+        table.add_column(f"{k}", justify="right")
+    if obeys:
+        table.add_column("slower", justify="right")
+    for row in rows:
+        cells = [f"{row.mean[k]:.3f} ({row.worst[k]:.2f})" for k in counts]
+        table.add_row(row.strategy, *cells, *([str(row.slower)] if obeys else []))
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
 def _plot(path: Path, rows: list, counts: list[int]) -> int:

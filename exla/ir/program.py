@@ -77,6 +77,11 @@ class Program:
         return uses
 
     @cached_property
+    def known(self) -> dict[Any, Any]:
+        """What passes have worked out about this program and ask for again and again."""
+        return {}
+
+    @cached_property
     def _contexts(self) -> dict[int, EquationContext]:
         return {}
 
@@ -156,11 +161,10 @@ def trace_function(fn: Callable[..., Any], avals: Sequence[Any], consts: Sequenc
     Returns:
       The program; array constants that the trace captured come before `consts`.
     """
-    closed = jax.make_jaxpr(fn)(*(as_struct(a) for a in avals))
-    jaxpr = closed.jaxpr
+    jaxpr, captured = _compat.trace_flat(fn, avals)
     if jaxpr.constvars:
         jaxpr = _compat.constants_as_inputs(jaxpr)
-    return Program(jaxpr=jaxpr, consts=(*closed.consts, *consts))
+    return Program(jaxpr=jaxpr, consts=(*captured, *consts))
 
 
 def as_struct(aval: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:

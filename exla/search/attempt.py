@@ -152,7 +152,9 @@ class Attempt:
         counted = self.target.compiled_bytes(compiled)
         exchanged = self._exchanges_more(compiled, untouched)
         what = _words(decisions)
-        self.tried.append(Tried(what=what, untouched=untouched, compiled_bytes=counted, error=exchanged))
+        self.tried.append(
+            Tried(what=what, untouched=untouched, compiled_bytes=counted, error=exchanged, compile_s=compile_s)
+        )
         if exchanged:
             return None
         peak = self.projected(program)

@@ -71,7 +71,7 @@ def speed(candidate: Candidate) -> tuple[float, int, int]:
 def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
     """Split a candidate's program once more, in the few ways that promise most."""
     machine = space.machine
-    limit = parent.peak.bytes if parent.seeds else space.peak(parent.program, fused=False).bytes
+    limit = parent.peak.bytes if parent.seeds else space.unfused(parent).bytes
     probed = []
     for seed in space.offers(parent, goal):
         region = seed.region

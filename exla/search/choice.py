@@ -57,6 +57,7 @@ class Tried:
       measured_bytes: what a process that ran it took; None where none did.
       needed_bytes: what it needs by the word of a compiler that refused it for that.
       error: what the compiler said then.
+      compile_s: seconds that compiling took; None where that is not known.
     """
 
     what: str
@@ -65,6 +66,7 @@ class Tried:
     measured_bytes: int | None = None
     needed_bytes: int | None = None
     error: str = ""
+    compile_s: float | None = None
 
     @property
     def peak_bytes(self) -> int | None:

@@ -12,6 +12,7 @@ A file holds one JSON line for each space: its name, limit, how the plain progra
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -223,26 +224,26 @@ def distance(one: Candidate, other: Candidate) -> float:
 def simulate(strategy: str, space: RecordedSpace, trials: int, seed: int = 0) -> list[float]:
     """Run a strategy on a recorded space.
 
+    What does not obey the limit, or fails, costs a compilation and is no evaluation: nothing was timed.
+
     Args:
       strategy: its name.
       space: the space.
-      trials: how many candidates it may ask for, those that fail among them.
+      trials: how many candidates may be timed.
       seed: of the strategy.
 
     Returns:
-      After each trial the best time found as a multiple of the best of the space; inf while nothing has obeyed. One
+      After each evaluation the best time found as a multiple of the best of the space; inf where nothing obeyed. One
       that stops early keeps what it has. Where the plain program obeys, it counts from the start.
     """
     best = math.inf if space.default.run_s is None else space.default.run_s
     curve: list[float] = []
     session = STRATEGIES.get(strategy).start(space, seed)
     while len(curve) < trials and (candidate := session.ask()) is not None:
-        outcome = space.outcome(candidate)
-        if outcome is None:
-            session.tell(Outcome(status="replay_miss"))
-            continue
-        best = min(best, math.inf if outcome.run_s is None else outcome.run_s)
-        curve.append(best / space.best_s)
+        outcome = space.outcome(candidate) or Outcome(status="replay_miss")
+        if outcome.run_s is not None:
+            best = min(best, outcome.run_s)
+            curve.append(best / space.best_s)
         session.tell(outcome)
     last = best / space.best_s
     return [*curve, *[last] * (trials - len(curve))]
@@ -297,12 +298,16 @@ class Comparison:
 
     Attributes:
       strategy: its name.
+      plain_obeys: whether these are the spaces in which the plain program obeys the limit, or the others.
+      spaces: how many they are.
       mean: evaluations -> geometric mean over spaces of the best found / the best there is.
       worst: evaluations -> the largest of those.
-      slower: how many spaces it would make slower than the plain program where that obeys.
+      slower: how many of these programs it would make slower than the plain one that obeys.
     """
 
     strategy: str
+    plain_obeys: bool
+    spaces: int
     mean: Mapping[int, float]
     worst: Mapping[int, float]
     slower: int
@@ -320,16 +325,21 @@ def compare(
       seeds: the median over these is taken.
     """
     rows = []
-    for name in strategies:
+    groups = [[s for s in spaces if (s.default.status == "ok") == obeys] for obeys in (False, True)]
+    for name, group in itertools.product(strategies, filter(None, groups)):
         curves = []
-        for space in spaces:
+        for space in group:
             runs = [simulate(name, space, max(counts), seed) for seed in seeds]
             curves.append([statistics.median(at) for at in zip(*runs, strict=True)])
         mean = {k: math.exp(statistics.fmean(math.log(c[k - 1]) for c in curves)) for k in counts}
         worst = {k: max(c[k - 1] for c in curves) for k in counts}
-        final = [c[-1] * s.best_s for c, s in zip(curves, spaces, strict=True)]
+        final = [c[-1] * s.best_s for c, s in zip(curves, group, strict=True)]
         slower = sum(
-            s.default.run_s is not None and time > s.default.run_s for s, time in zip(spaces, final, strict=True)
+            s.default.run_s is not None and time > 1.000001 * s.default.run_s
+            for s, time in zip(group, final, strict=True)
         )
-        rows.append(Comparison(strategy=name, mean=mean, worst=worst, slower=slower))
+        plain_obeys = group is groups[1]
+        rows.append(
+            Comparison(strategy=name, plain_obeys=plain_obeys, spaces=len(group), mean=mean, worst=worst, slower=slower)
+        )
     return rows

@@ -142,7 +142,9 @@ class Space:
     declined: tuple[Declined, ...] = field(default=(), init=False)
     sources: Mapping[Decision, str] = field(default_factory=dict, init=False)
     _barred: set[Split] = field(default_factory=set, init=False)
-    _offered: dict[tuple[Change, ...], list[Seed]] = field(default_factory=dict, init=False)
+    _offered: dict[Any, list[Seed]] = field(default_factory=dict, init=False)
+    _cut: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
+    _unfused: dict[tuple[Change, ...], Peak] = field(default_factory=dict, init=False)
 
     # What a candidate is worth
 
@@ -211,13 +213,16 @@ class Space:
     def offers(self, parent: Candidate, goal: Goal | None = None) -> Iterator[Seed]:
         """The regions that could be split next: those of what holds the peak, the largest value first."""
         goal = goal or self.goal
-        unfused = self.peak(parent.program, fused=False)
+        unfused = self.unfused(parent)
         largest = max((value_bytes(h.var) for h in unfused.held), default=0)
         room = max(goal.bytes - parent.peak.arguments_bytes - parent.peak.outputs_bytes, 1)
         most = min(largest // 2, goal.most_value_bytes or largest)
         small = sorted({max(min(room // 64, most), 1), max(min(room // 8, most), 1)})
         held = unfused.held if not parent.seeds else (*parent.peak.held, *unfused.held)
-        for seed in enumerate_splits(parent.program, held, growths(small, self.exact)):
+        key = (parent.decisions, tuple(small))
+        if key not in self._offered:
+            self._offered[key] = list(enumerate_splits(parent.program, held, growths(small, self.exact)))
+        for seed in self._offered[key]:
             if not self._is_barred(seed) and seed.region.least_chunk < seed.region.size:
                 yield seed
 
@@ -238,8 +243,17 @@ class Space:
 
     def cut(self, parent: Candidate, seed: Seed, chunk: int) -> Candidate:
         """The candidate that splitting a region of another one makes."""
-        program = apply_seed(parent.program, seed, chunk)
-        return self.of(program, (*parent.decisions, seed.split(chunk)), (*parent.seeds, seed))
+        decisions = (*parent.decisions, seed.split(chunk))
+        if decisions not in self._cut:
+            program = apply_seed(parent.program, seed, chunk)
+            self._cut[decisions] = self.of(program, decisions, (*parent.seeds, seed))
+        return self._cut[decisions]
+
+    def unfused(self, candidate: Candidate) -> Peak:
+        """The projected peak of a candidate if nothing were fused."""
+        if candidate.decisions not in self._unfused:
+            self._unfused[candidate.decisions] = self.peak(candidate.program, fused=False)
+        return self._unfused[candidate.decisions]
 
     def build(self, decisions: Sequence[Decision], *, anew: bool = False) -> Candidate:
         """The candidate of these decisions, made from the program as it is; `anew` as of `replay_all`.
@@ -254,13 +268,6 @@ class Space:
     @cached_property
     def _unsplit(self) -> list[Candidate]:
         return [c for start in self.starts for c in (start, *self.sunk(start))]
-
-    def _steps(self, parent: Candidate) -> list[Seed]:
-        """`offers`, remembered: walks come by the same places again and again."""
-        known = self._offered.get(parent.decisions)
-        if known is None:
-            known = self._offered[parent.decisions] = list(self.offers(parent))
-        return [seed for seed in known if not self._is_barred(seed)]
 
     def under(self, candidate: Candidate) -> Iterator[Candidate]:
         """A candidate under each option set."""
@@ -289,7 +296,7 @@ class Space:
         depth = self.depth if depth is None else depth
         if depth == 0:
             return
-        offers = self._steps(parent)
+        offers = list(self.offers(parent))
         values = list(dict.fromkeys(map(_value_of, offers)))
         for seed in sorted(offers, key=lambda s: (values.index(_value_of(s)), -s.region.size)):
             for chunk in reversed(self.chunks(seed)):
@@ -335,7 +342,7 @@ class Space:
                 is_plain = not here.decisions and not any(self.option_sets)
                 return (None, 0.0) if is_plain else self._dressed(here, weight, generator)
         for _ in range(self.depth):
-            offers = [(seed, chunk) for seed in self._steps(here) for chunk in self.chunks(seed)]
+            offers = [(seed, chunk) for seed in self.offers(here) for chunk in self.chunks(seed)]
             if not offers:
                 return None, 0.0
             weight *= len(offers)
@@ -427,7 +434,7 @@ class Space:
         return [d for d in parent.all_decisions if d != parent.splits[-1]] if parent.splits else None
 
     def _one_more(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
-        offers = self._steps(parent)
+        offers = list(self.offers(parent))
         if len(parent.splits) >= self.depth or not offers:
             return None
         seed = generator.choice(offers)

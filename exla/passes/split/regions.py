@@ -112,13 +112,16 @@ class Region:
 
 def operands_of(program: Program, instance: Instance, size: int) -> list[tuple[Any, Cut | None]]:
     """(variable, how it is cut or None) of each operand of an instance in a region whose factor has a size."""
-    position, name, window = instance
-    factors = factors_of(program, position)
-    grain = factors.sizes[name] // size
-    return [
-        (v, None if place is None else (place.axis, _window_of(place, window, grain)))
-        for v, place in zip(program.eqns[position].invars, factors.operands[name], strict=True)
-    ]
+    known = program.known.get((instance, size))
+    if known is None:
+        position, name, window = instance
+        factors = factors_of(program, position)
+        grain = factors.sizes[name] // size
+        known = program.known[instance, size] = [
+            (v, None if place is None else (place.axis, _window_of(place, window, grain)))
+            for v, place in zip(program.eqns[position].invars, factors.operands[name], strict=True)
+        ]
+    return known
 
 
 def _window_of(place: Placement, window: Window, grain: int) -> Window:

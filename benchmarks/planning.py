@@ -1,0 +1,87 @@
+"""What planning costs beside compiling: the first time, and in a second process that finds records.
+
+    python -m benchmarks.planning [--names chamfer attention] [--search analytic]
+
+Every program of the zoo at the size `fitting`, with room for a quarter of the temporaries that exla projects for it, so
+that most have to be split; from shapes alone. What is counted is the time of the search without that in which XLA
+compiles: `compile_s` of the candidates, which tracing for jax.jit is part of. Each program is planned in a fresh process
+after one small program (imports, registries), with records of its own; then again in another one, which replays.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import exla
+from benchmarks import isolate, record
+from tests.zoo.programs import ZOO
+
+SHARE = 1 / 4
+
+
+def measure(name: str, search: str, directory: str) -> dict[str, Any]:
+    """Plan one program; in a process of its own."""
+    os.environ["EXLA_RECORDS_DIR"] = str(Path(directory) / "warm")
+    row_sums = exla.jit(lambda x: jnp.sum(jnp.exp(x[:, None] - x[None]), axis=1), memory_limit="200KiB")
+    row_sums.plan(jax.ShapeDtypeStruct((400,), jnp.float32))
+    os.environ["EXLA_RECORDS_DIR"] = directory
+    program = ZOO[name]
+    arguments = program.arguments(program.fitting)
+    probe = exla.jit(program.function, records="off").space(*arguments).root.peak
+    room = probe.bytes - probe.arguments_bytes - probe.outputs_bytes
+    limit = probe.arguments_bytes + probe.outputs_bytes + int(room * SHARE)
+    f = exla.jit(program.function, memory_limit=limit, search=search)
+    try:
+        plan = f.plan(*arguments)
+    except exla.MemoryLimitError:
+        return {"status": "refused"}
+    compiled = sum(t.compile_s or 0.0 for t in plan.tried)
+    return {
+        "status": "untouched" if plan.untouched else "rewritten",
+        "source": plan.source,
+        "search_s": plan.search_s,
+        "compile_s": compiled,
+        "planning_s": plan.search_s - compiled,
+        "candidates": len(plan.tried),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", nargs="+", default=list(ZOO), metavar="NAME", help="programs; default: all")
+    parser.add_argument("--search", default="analytic", help="exla.jit's search option")
+    arguments = parser.parse_args()
+    results = record.open_results("planning")
+    found: dict[str, list[float]] = {"search": [], "record": []}
+    for name in arguments.names:
+        with tempfile.TemporaryDirectory() as directory:
+            for process in ("first", "second"):
+                row = isolate.call(
+                    "benchmarks.planning:measure", name=name, search=arguments.search, directory=directory
+                )
+                results.append(program=name, process=process, search=arguments.search, **row)
+                if row["status"] == "refused":
+                    print(f"{name:28s} {process:6s} refused")
+                    break
+                if row["status"] == "rewritten":
+                    found[row["source"]].append(row["planning_s"])
+                print(
+                    f"{name:28s} {process:6s} {row['status']:10s} {row['source']:7s} {row['planning_s'] * 1e3:8.1f} ms "
+                    f"beside {row['compile_s'] * 1e3:8.1f} ms of compiling {row['candidates']}",
+                    flush=True,
+                )
+    for source, times in found.items():
+        if times:
+            print(f"{source}: {len(times)} programs, median {statistics.median(times):.3f} s, worst {max(times):.3f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
