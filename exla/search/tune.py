@@ -45,7 +45,7 @@ TURN_S = 1.5
 """Seconds for the turns of one candidate; the winner and its rival get twice that."""
 SLOW_S = 1.0
 """A plain program that takes longer is compared with, but takes no turns."""
-TIMEOUT_S = 120.0
+TIMEOUT_S = 60.0
 """Least seconds until a process is taken for hung; it has twenty times the plain program's time as well."""
 MEMORY_SHARE = 0.8
 """Share of the machine's memory that a process may take before it is stopped."""
