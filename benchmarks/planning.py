@@ -3,9 +3,9 @@
     python -m benchmarks.planning [--names chamfer attention] [--search analytic]
 
 Every program of the zoo at the size `fitting`, with room for a quarter of the temporaries that exla projects for it, so
-that most have to be split; from shapes alone. What is counted is the time of the search without that in which XLA
-compiles: `compile_s` of the candidates, which tracing for jax.jit is part of. Each program is planned in a fresh process
-after one small program (imports, registries), with records of its own; then again in another one, which replays.
+that most have to be split; from shapes alone. What is counted is the time of the search without that in which the
+candidates are lowered and compiled. Each program is planned in a fresh process after one small program (imports,
+registries), with records of its own; then again in another one, which replays.
 """
 
 import argparse

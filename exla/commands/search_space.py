@@ -30,22 +30,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the space; the exit code."""
+    return show(arguments, shown=arguments.show, counted=arguments.count)
+
+
+def show(arguments: argparse.Namespace, *, shown: int, counted: int) -> int:
+    """Print the size of the space and its first candidates; the exit code."""
     try:
         with surroundings(arguments):
             subject = read_subject(arguments)
             function = api.jit(subject.function, **subject.options)
             space = function.space(*subject.arguments.positional, **subject.arguments.keywords)
-            size = space.size(arguments.count)
-            shown = list(itertools.islice(space.all(), max(arguments.show, 0)))
+            size = space.size(counted)
+            candidates = list(itertools.islice(space.all(), max(shown, 0)))
     except Exception as error:
         return tell(error, arguments)
     if arguments.json:
         print(json.dumps({"candidates": size.candidates, "exact": size.exact, "goal_bytes": space.goal.bytes}))
-        for candidate in shown:
+        for candidate in candidates:
             numbers = {"projected_bytes": candidate.peak.bytes, "predicted_s": candidate.seconds}
             print(json.dumps({"decisions": [to_json(d) for d in candidate.all_decisions], **numbers}))
         return 0
     print(f"{size} candidates within {format_bytes(space.goal.bytes)}, chunk sizes a factor of {space.ratio:g} apart")
-    for candidate in shown:
+    for candidate in candidates:
         print(f"  {format_bytes(candidate.peak.bytes):>10}  {candidate.seconds * 1e3:9.3g} ms predicted  {candidate}")
     return 0
