@@ -205,7 +205,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--caps", type=lambda text: tuple(int(cap) for cap in text.split(",")), default=CAPS_MIB, help="MiB"
     )
-    parser.add_argument("--search", default="heuristic", help="exla.jit's search option")
+    parser.add_argument("--search", default="analytic", help="exla.jit's search option")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="alternations in the timing")
     parser.add_argument("--no-time", action="store_true", help="memory and values only")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK_PROGRAMS)} at 256 MiB, untimed")

@@ -86,7 +86,7 @@ def made_up(records: int, programs: int, each: int) -> Iterator[Record]:
                 decisions=DECISIONS,
                 status="over_limit" if k else "ok",
                 is_default=False,
-                strategy="heuristic",
+                strategy="analytic",
                 seed=k,
                 compile_s=0.9175,
                 limit_bytes=1048576,

@@ -15,7 +15,7 @@ from exla.passes.decisions import Split
 @pytest.mark.parametrize(("program", "cap_mib"), [("kernel-d3", 64), ("knn", 64), ("sinkhorn", 256)])
 def test_a_process_that_runs_a_capped_program_grows_no_further(program, cap_mib):
     """The plain programs take 0.5 to 1.5 GB; growth of the high-water mark, values against float64 NumPy."""
-    row = isolate.call("benchmarks.caps:measure_cap", program=program, cap_mib=cap_mib, search="heuristic")
+    row = isolate.call("benchmarks.caps:measure_cap", program=program, cap_mib=cap_mib, search="analytic")
     assert row["status"] == "ok", row
     assert row["growth_bytes"] <= cap_mib * isolate.MIB
 

@@ -14,7 +14,7 @@ def pairs(x):
 X = np.linspace(0, 1, 500, dtype=np.float32)
 PLACES = {
     "reading": "exla.call.canonical",
-    "proposing": "exla.search.driver.propose",
+    "proposing": "exla.search.space.rank",
     "projecting": "exla.search.attempt.project",
     "splitting": "exla.search.space.Space.cut",
     "emitting": "exla.search.attempt.emit",

@@ -158,8 +158,21 @@ def test_nothing_is_slower_than_the_default_where_that_obeys():
     assert all(r.slower == 0 and r.mean[8] <= r.mean[1] <= 1.5 for r in row)
 
 
-def test_packaged_spaces_are_whole():
-    for path in packaged():
-        spaces = read_spaces(path)
-        assert len({s.name for s in spaces}) == len(spaces) >= 20
-        assert all(math.isfinite(s.best_s) and len(s.measured) >= 4 for s in spaces)
+@pytest.fixture(scope="module")
+def recorded():
+    return [s for path in packaged() for s in read_spaces(path)]
+
+
+def test_packaged_spaces_are_whole(recorded):
+    assert len({s.name for s in recorded}) == len(recorded) >= 20
+    assert all(math.isfinite(s.best_s) and len(s.measured) >= 10 for s in recorded)
+    assert {s.default.status for s in recorded} == {"ok", "over_limit"}
+
+
+def test_on_the_packaged_spaces_prediction_is_near_the_best_and_measuring_nearer(recorded):
+    rows = {
+        (r.strategy, r.plain_obeys): r for r in compare(recorded, ["analytic", "measured", "random"], [1, 32], range(3))
+    }
+    assert rows["analytic", False].mean[1] <= 1.25 <= rows["random", False].mean[1]
+    assert rows["measured", False].mean[32] <= 1.03
+    assert all(r.slower == 0 for r in rows.values())
