@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from exla.version import __version__
 
 if TYPE_CHECKING:
-    from exla.api import JitFunction, compile, jit, load
+    from exla.ahead import compile, load
+    from exla.api import JitFunction, jit
     from exla.errors import (
         ExlaError,
         ExlaWarning,
@@ -58,9 +59,9 @@ _ELSEWHERE = {
     "JitFunction": "exla.api",
     "Options": "exla.options",
     "Plan": "exla.report.plan",
-    "compile": "exla.api",
+    "compile": "exla.ahead",
     "jit": "exla.api",
-    "load": "exla.api",
+    "load": "exla.ahead",
     "save": "exla.saved",
 }
 """Where a public name is; all others are errors, in exla.errors."""

@@ -22,9 +22,8 @@ import copy
 import difflib
 import functools
 import inspect
-import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -32,15 +31,15 @@ import jax
 
 from exla import _compat
 from exla.call import Wishes, bind, read
-from exla.errors import MemoryLimitError, PlanError, ReplayMiss
+from exla.errors import MemoryLimitError
 from exla.ir.program import Program, as_struct
 from exla.observe import announce
 from exla.options import Options
 from exla.passes.replace import check_names
 from exla.placement import Placement, committed, placement, whole
-from exla.planned import Compiled, Lowered, Planned, check_attached, tracing
+from exla.planned import Lowered, Planned, check_attached, tracing
 from exla.report.plan import Plan, explain_text
-from exla.saved import SavedPlan, read_plan
+from exla.saved import SavedPlan
 from exla.search.choice import Call, Choice
 from exla.search.driver import decide, follow, space_of
 from exla.search.space import Space
@@ -406,7 +405,7 @@ def jit(
 
     Source: Artemev et al., Memory Safe Computations with XLA Compiler, NeurIPS 2022.
     """
-    _check_names(jit_arguments)
+    check_arguments_of_jit(jit_arguments)
     options = Options.resolve(
         memory_limit=memory_limit,
         search=search,
@@ -426,79 +425,7 @@ def jit(
     return JitFunction(fn, options, jit_arguments)
 
 
-def compile(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Compiled:
-    """Compile a function ahead of time, for a device that is attached or not.
-
-    Args:
-      fn: a function that jax.jit can trace, unchanged.
-      args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s where only shapes are known.
-      kwargs: its keyword arguments, likewise.
-      **options: those of `exla.jit` and `jax.jit`: target, memory_limit, search, donate_argnums, …
-
-    Returns:
-      The compiled function: called with such arguments where the device is attached; `plan`, `as_text()`,
-      `memory_analysis()` and `cost_analysis()` anywhere; kept by `exla.save`.
-
-    Raises:
-      MemoryLimitError: if no candidate obeys the limit: the user's, and never more than what the device has.
-      ExlaError: if there is no compiler for the target; the message says what to install.
-      OptionError, TypeError: as `exla.jit`.
-    """
-    _check_arguments(args)
-    return jit(fn, **options).lower(*args, **(kwargs or {})).compile()
-
-
-def load(
-    path: str | os.PathLike[str],
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Compiled:
-    """Compile a function as a saved plan says: nothing is searched, and everything is counted again.
-
-    Args:
-      path: what `exla.save` wrote.
-      fn: the function that the plan is of.
-      args: its positional arguments, as for `exla.compile`.
-      kwargs: its keyword arguments, likewise.
-      **options: what is to be other than in the plan: a target, a memory_limit; and the arguments of jax.jit.
-
-    Returns:
-      As `exla.compile`.
-
-    Raises:
-      PlanError: if the file is no plan, or of another program; the message says what differs.
-      MemoryLimitError: if what the plan says does not obey the limit on this target.
-    """
-    saved = read_plan(path)
-    own: dict[str, Any] = {}
-    of_jax: dict[str, Any] = {}
-    for name, value in options.items():
-        (own if name in saved.options else of_jax)[name] = value
-    _check_names(of_jax)
-    resolved = Options.resolve(**{**saved.options, **own})
-    check_names(resolved.rules)
-    _check_arguments(args)
-    function = JitFunction(fn, resolved, of_jax, saved)
-    try:
-        return function.lower(*args, **(kwargs or {})).compile()
-    except ReplayMiss as miss:
-        raise PlanError(f"{path} does not apply to this function and these arguments: {miss}") from miss
-
-
-def _check_arguments(args: Any) -> None:
-    """Refuse an array where the positional arguments are expected: it would be taken apart."""
-    if not isinstance(args, list | tuple):
-        raise TypeError(f"args are the positional arguments as a tuple or list, not {type(args).__name__}: write (x,)")
-
-
-def _check_names(jit_arguments: dict[str, Any]) -> None:
+def check_arguments_of_jit(jit_arguments: dict[str, Any]) -> None:
     """Refuse an argument that neither exla.jit nor jax.jit has."""
     own = [p.name for p in inspect.signature(jit).parameters.values() if p.kind is p.KEYWORD_ONLY]
     of_jax = [p.name for p in inspect.signature(jax.jit).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -25,6 +25,7 @@ ALLOWED = {
         *("exla.ir", "exla.passes", "exla.targets"),
     },
     "exla.observe": {"exla.options", "exla.search", "exla.targets"},
+    "exla.ahead": {"exla.api", "exla.errors", "exla.options", "exla.passes", "exla.planned", "exla.saved"},
     "exla.call": {
         *("exla._compat", "exla.errors", "exla.observe", "exla.options", "exla.strict"),
         *("exla.ir", "exla.passes", "exla.targets", "exla.search"),
@@ -54,7 +55,7 @@ ALLOWED = {
     "exla.commands": {
         *("exla.errors", "exla.observe", "exla.options", "exla.strict", "exla.units", "exla.version"),
         *("exla.ir", "exla.passes", "exla.rules", "exla.search", "exla.targets"),
-        *("exla.api", "exla.saved", "exla.report", "exla.doctor"),
+        *("exla.ahead", "exla.api", "exla.saved", "exla.report", "exla.doctor"),
     },
     "exla.cli": {"exla.commands", "exla.strict"},
 }

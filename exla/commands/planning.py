@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jaxlib
 
-from exla import api
+from exla import ahead
 from exla.commands.flags import given_options
 from exla.commands.program import is_script, read_subject, surroundings
 from exla.commands.shapes import UsageError
@@ -106,7 +106,7 @@ def _of_function(arguments: argparse.Namespace) -> Made:
     with _quiet(arguments.json):
         subject = read_subject(arguments)
         given = subject.arguments
-        compiled = api.compile(subject.function, given.positional, given.keywords, **subject.options)
+        compiled = ahead.compile(subject.function, given.positional, given.keywords, **subject.options)
     return compiled.planned.made()
 
 

@@ -31,7 +31,7 @@ from exla.errors import OptionError
 from exla.options import Options
 from exla.passes.decisions import to_json
 from exla.search.strategy import STRATEGIES
-from exla.search.tune import Listener, Trial, Tuned, listener
+from exla.search.trials import Listener, Trial, Tuned, listener
 from exla.units import format_bytes
 
 SHOWN = 8

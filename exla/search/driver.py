@@ -22,7 +22,8 @@ from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.space import Candidate, Goal, Space
 from exla.search.strategy import STRATEGIES
-from exla.search.tune import Budget, listener, tune
+from exla.search.trials import Budget, listener
+from exla.search.tune import tune
 from exla.strict import tolerate
 from exla.targets.base import Target
 

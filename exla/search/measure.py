@@ -62,7 +62,10 @@ class Runnable:
         try:
             exported = jax.export.export(jitted, platforms=["cpu"])(*self.structs).serialize()
         except (NotImplementedError, ValueError, TypeError) as error:
-            raise MeasureError(f"the program cannot be sent to another process: {error}") from error
+            raise MeasureError(
+                f"the program cannot be sent to another process to be measured there: {error}. Use "
+                'search="analytic" and verify="compile", which run nothing'
+            ) from error
         (folder / f"{index}.exported").write_bytes(exported)
         names = [f"{index}-{k}.npy" for k in range(len(self.consts))]
         for name, value in zip(names, self.consts, strict=True):

@@ -13,12 +13,11 @@ The winner is measured once more against the plain program: nothing slower than 
 
 from __future__ import annotations
 
-import contextvars
 import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +36,7 @@ from exla.search.records import default_directory
 from exla.search.smaller import Smaller, smaller
 from exla.search.space import Candidate, Space
 from exla.search.strategy import STRATEGIES, Outcome
+from exla.search.trials import Budget, Listener, Trial, Tuned, listener
 from exla.targets.hlo_text import hlo_hash
 
 NOISE = 0.03
@@ -55,71 +55,6 @@ SMALL_BYTES = 1 << 30
 """What the plain program may take at the sizes at which values are compared where the whole one does not fit."""
 MOST_DIFFERENT = 1e-3
 """Share of integers that may differ where they come from floating point numbers: ties that rounding decides."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What a search may spend: seconds of this process, and trials, those that records answer among them."""
-
-    seconds: float = math.inf
-    trials: int = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One candidate and how it went.
-
-    Attributes:
-      decisions: the candidate; () = the program as jax.jit compiles it.
-      status: as of a record.
-      peak_bytes: what it takes by the compiler's word.
-      run_s: median seconds of one run, set against the plain program's; None where it was not measured.
-      source: "measured", "record", or "twin" where it compiles to the code of an earlier one.
-    """
-
-    decisions: tuple[Decision, ...]
-    status: str
-    peak_bytes: int | None = None
-    run_s: float | None = None
-    source: str = "measured"
-
-    def __str__(self) -> str:
-        return "; ".join(map(str, self.decisions)) or "the program as jax.jit compiles it"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """What a search found.
-
-    Attributes:
-      choice: what won; None where nothing obeyed the limit.
-      trials: every candidate, the plain program first.
-      stop: why it ended: "exhausted", "trials", "seconds" or "interrupted".
-      seconds: how long it took.
-    """
-
-    choice: Choice | None
-    trials: tuple[Trial, ...]
-    stop: str
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listener:
-    """Who follows the searches of a block: there, what an earlier search found is no reason not to search.
-
-    Attributes:
-      seed: of the strategies.
-      trial: called with each trial, and the best so far.
-      done: called with what a search found.
-    """
-
-    seed: int = 0
-    trial: Callable[[Trial, Trial | None], None] = lambda trial, best: None
-    done: Callable[[Tuned], None] = lambda tuned: None
-
-
-listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar("exla_search_listener", default=None)
 
 
 @dataclass(kw_only=True)

@@ -23,7 +23,7 @@ from exla.search import tune
 from exla.search.measure import Timing
 from exla.search.records import RecordStore
 from exla.search.smaller import smaller
-from exla.search.tune import Listener, listener
+from exla.search.trials import Budget, Listener, listener
 from exla.targets.base import TARGETS
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -192,7 +192,7 @@ def test_seconds_end_a_search_and_an_unmeasurable_target_is_an_error(monkeypatch
     assert plan.compiled_bytes <= 64 << 10, "what measuring had no time for is predicted"
     elsewhere = SimpleNamespace(target=TARGETS.get("tpu:v5e"), call=SimpleNamespace(devices=1))
     with pytest.raises(exla.MeasureError, match="one CPU"):
-        tune.tune(elsewhere, None, tune.Budget())
+        tune.tune(elsewhere, None, Budget())
 
 
 @pytest.mark.parametrize("name", ["random", "evolutionary", "exhaustive"])
