@@ -32,12 +32,19 @@ def analytic(space: SearchSpace, generator: random.Random) -> Steps:
 
 
 def descend(space: SearchSpace, start: Candidate) -> Steps:
-    """The best by prediction from one start; the goal is tightened by the compiler's word."""
+    """The best by prediction from one start; the goal is tightened by the compiler's word.
+
+    What was ranked for the goal before is asked first, as far as it is within the new one.
+    """
     goal = space.goal
     seen: set[tuple[Change, ...]] = set()
     smallest: list[int] = []
+    ranked: list[Candidate] = []
     for _ in range(MOST_COMPILES):
-        found = [c for c in space.ranked(start, goal) if c.decisions not in seen]
+        found = [c for c in ranked if c.decisions not in seen and space.is_met(c, goal)]
+        if not found:
+            ranked = space.ranked(start, goal)
+            found = [c for c in ranked if c.decisions not in seen]
         if not found:
             return
         first = found[0]
@@ -49,6 +56,7 @@ def descend(space: SearchSpace, start: Candidate) -> Steps:
                 yield candidate
             return
         if outcome.status == "barred":
+            ranked = []
             continue
         smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
         if len(smallest) > HOPELESS and smallest[-1] > 0.95 * smallest[-1 - HOPELESS]:
