@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from exla.api import JitFunction, check_arguments_of_jit, jit
-from exla.errors import PlanError, ReplayMiss
+from exla.errors import MemoryLimitError, PlanError, ReplayMiss
 from exla.options import Options
 from exla.passes.replace import check_names
 from exla.planned import Compiled
@@ -76,6 +76,9 @@ def load(
     function = JitFunction(fn, resolved, of_jax, saved)
     try:
         return function.lower(*args, **(kwargs or {})).compile()
+    except MemoryLimitError as error:
+        error.add_note(f"This is what {path} takes: it was planned for another limit. exla.compile plans anew")
+        raise
     except ReplayMiss as miss:
         raise PlanError(f"{path} does not apply to this function and these arguments: {miss}") from miss
 

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 
 from exla.strict import is_strict
+from exla.version import __version__
 
 COMMANDS = {
     "": {
@@ -64,6 +65,7 @@ def make_parser(words: Sequence[str] | None) -> argparse.ArgumentParser:
       words: what is to be parsed: the command that they name is imported, and no other; None = import all.
     """
     parser = argparse.ArgumentParser(prog="exla", description="Run JAX functions under a hard memory cap.")
+    parser.add_argument("--version", action="version", version=f"exla {__version__}")
     parser.set_defaults(make_parser=make_parser)  # of use to `exla completion`
     top = parser.add_subparsers(metavar="COMMAND", required=True)
     for group, commands in COMMANDS.items():

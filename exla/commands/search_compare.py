@@ -39,8 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     from exla.search.strategy import STRATEGIES
 
     unknown = [name for name in arguments.strategies if name not in STRATEGIES]
-    if unknown or min(arguments.counts) < 1 or arguments.seeds < 1:
+    if unknown:
         print(f"exla: unknown strategies: {unknown}; there are: {', '.join(STRATEGIES)}", file=sys.stderr)
+        return 2
+    if min(arguments.counts) < 1 or arguments.seeds < 1:
+        print("exla: --counts and --seeds are whole numbers above 0", file=sys.stderr)
         return 2
     try:
         paths = arguments.spaces or packaged()

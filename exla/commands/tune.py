@@ -71,15 +71,33 @@ def _tune(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         for tuned in found:
             _print(tuned)
+            print(_outcome(tuned, Options.resolve(records=options.get("records")).records))
         print(plan)
     else:
         for tuned in found:
-            print(json.dumps({"stop": tuned.stop, "seconds": tuned.seconds, "winner": _row(_winner(tuned, plan))}))
+            print(json.dumps({"stop": tuned.stop, "seconds": tuned.seconds, "winner": _winner(tuned)}))
     return 0
 
 
-def _winner(tuned: Tuned, plan: Any) -> Trial:
-    return next((t for t in tuned.trials if t.decisions == plan.decisions), tuned.trials[0])
+def _won(tuned: Tuned) -> Trial | None:
+    """The trial that won; None where nothing that obeys was measured."""
+    return next((t for t in tuned.trials if tuned.choice and t.decisions == tuned.choice.decisions), None)
+
+
+def _winner(tuned: Tuned) -> dict[str, Any] | None:
+    won = _won(tuned)
+    return None if won is None else _row(won)
+
+
+def _outcome(tuned: Tuned, records: str) -> str:
+    """In a sentence or two: who won, by how much, and what comes of it."""
+    won = _won(tuned)
+    if won is None or won.run_s is None:
+        return "nothing that obeys the limit was measured; the plan below was chosen by prediction"
+    plain = "" if tuned.plain_s is None else f", the plain program {tuned.plain_s * 1e3:.4g} ms"
+    what = "the plain program won" if not won.decisions else f"the winner takes {won.run_s * 1e3:.4g} ms{plain}"
+    kept = "exla.jit uses it from now on" if records == "append" else f"nothing is kept: records={records!r}"
+    return f"{what}; {kept}"
 
 
 def _row(trial: Trial) -> dict[str, Any]:

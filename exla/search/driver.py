@@ -69,7 +69,8 @@ def follow(call: Call, target: Target, options: Options, decisions: Sequence[Dec
     if choice is None and attempt.tried[-1].peak_bytes is None:
         raise ReplayMiss(f"what was decided does not compile for {target.name}: {attempt.tried[-1].error}")
     if choice is None:
-        raise _refusal(attempt, (), attempt.projected(call.program))
+        planned = space_of(call, target, options).build(decisions)
+        raise _refusal(attempt, (planned,), attempt.projected(call.program))
     return choice
 
 

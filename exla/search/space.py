@@ -109,7 +109,7 @@ class Size:
     exact: bool
 
     def __str__(self) -> str:
-        return f"{self.candidates:,}" if self.exact else f"about {self.candidates:.2g}"
+        return f"{self.candidates:,}" if self.exact else f"about {float(f'{self.candidates:.2g}'):,.0f}"
 
 
 @dataclass(kw_only=True)

@@ -50,12 +50,14 @@ class Tuned:
       trials: every candidate, the plain program first.
       stop: why it ended: "exhausted", "trials", "seconds" or "interrupted".
       seconds: how long it took.
+      plain_s: what the plain program takes, within the limit or not; None where that was not measured.
     """
 
     choice: Choice | None
     trials: tuple[Trial, ...]
     stop: str
     seconds: float
+    plain_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -353,7 +353,13 @@ def tune(
         if tuning.best() is None:
             raise
     choice = tuning.winner()
-    found = Tuned(choice=choice, trials=tuple(tuning.trials), stop=stop, seconds=time.perf_counter() - attempt.started)
+    found = Tuned(
+        choice=choice,
+        trials=tuple(tuning.trials),
+        stop=stop,
+        seconds=time.perf_counter() - attempt.started,
+        plain_s=tuning._base_s,
+    )
     heard.done(found)
     return found
 

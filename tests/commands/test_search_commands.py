@@ -32,6 +32,9 @@ def test_tune_shows_what_was_measured_and_the_plan_that_won(exla_command, clock)
     code, out, _ = exla_command("tune", "kernels:smooth", *SMALL, "--search-trials", "3")
     assert code == 0 and "4 candidates" in out and "ended by: trials" in out and "1 over_limit" in out
     assert "exla plan" in out and "split axis" in out and clock
+    assert "the winner takes" in out and "the plain program 1000 ms; exla.jit uses it from now on" in " ".join(
+        out.split()
+    )
     code, out, _ = exla_command("plan", "kernels:smooth", *SMALL, "--json")
     assert json.loads(out)["source"] == "record"
 
@@ -45,6 +48,12 @@ def test_tune_as_json_is_a_line_for_each_trial_and_one_for_the_winner(exla_json,
     ran = [t for t in trials if t["run_s"] is not None]
     assert last["winner"]["run_s"] == min(t["run_s"] for t in ran)
     assert all(from_json(d) for t in trials for d in t["decisions"])
+
+
+def test_tune_says_where_nothing_was_measured(exla_command, clock):
+    words = ("--search-seconds", "1e-9", "--records", "off")
+    code, out, _ = exla_command("tune", "kernels:smooth", *SMALL, *words)
+    assert code == 0 and "nothing that obeys the limit was measured" in out and "split axis" in out
 
 
 def test_tune_refuses_a_search_that_measures_nothing(exla_command):

@@ -47,9 +47,9 @@ def evolutionary(space: SearchSpace, generator: random.Random) -> Steps:
 
 
 def _seeds(space: SearchSpace) -> list[Candidate]:
-    found = [c for c in space.ranked(space.rewritten) if space.is_met(c)][:FIRST]
+    found = space.ranked(space.rewritten)[:FIRST]
     if space.rewritten.decisions:
-        found += [c for c in space.ranked(space.root) if space.is_met(c)][: FIRST // 2]
+        found += space.ranked(space.root)[: FIRST // 2]
     return [*space.unsplit(), *found]
 
 

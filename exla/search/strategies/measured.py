@@ -19,6 +19,8 @@ from exla.search.strategy import SearchSpace, Steps, strategy
 BATCH = 4
 SAMPLES = 16
 NEIGHBOURS = 6
+UNMET = 8
+"""Candidates that are tried of a start where all are projected over the limit: the projection may be too high."""
 RIDGE = 1.0
 EPSILON = 0.1
 
@@ -58,7 +60,8 @@ def _first(space: SearchSpace) -> list[Candidate]:
     found = [*space.unsplit()]
     for start in dict.fromkeys((space.rewritten.decisions, space.root.decisions)):
         ranked = space.ranked(space.rewritten if start else space.root)
-        found += [dressed for c in ranked if space.is_met(c) for dressed in space.under(c)]
+        met = [c for c in ranked if space.is_met(c)]
+        found += [dressed for c in met or ranked[:UNMET] for dressed in space.under(c)]
     return found
 
 
