@@ -157,7 +157,8 @@ class RecordStore:
         counts = {}
         for path in self.files():
             if dry_run:
-                lines = read_lines(path)
+                with locked(path):
+                    lines = read_lines(path, complete=True)
                 before, after = len(lines), len(cut.keep(lines))
             else:
                 before, after = keep_lines(path, cut.keep)
