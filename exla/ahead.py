@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from exla.api import JitFunction, check_arguments_of_jit, jit
@@ -67,8 +68,9 @@ def load(
     saved = read_plan(path)
     own: dict[str, Any] = {}
     of_jax: dict[str, Any] = {}
+    known = {field.name for field in fields(Options)}
     for name, value in options.items():
-        (own if name in saved.options else of_jax)[name] = value
+        (own if name in known else of_jax)[name] = value
     check_arguments_of_jit(of_jax)
     resolved = Options.resolve(**{**saved.options, **own})
     check_names(resolved.rules)

@@ -64,8 +64,10 @@ def test_a_plan_of_another_program_or_other_arguments_is_refused(saved):
 
 
 def test_a_plan_is_counted_again_under_the_limit_of_the_one_who_loads(saved):
-    with pytest.raises(exla.MemoryLimitError):
+    with pytest.raises(exla.MemoryLimitError) as caught:
         exla.load(saved, kernel_product, points(), memory_limit="8KiB")
+    assert "planned for another limit" in "".join(caught.value.__notes__)
+    assert caught.value.holders[0].bytes <= caught.value.smallest_peak_bytes, "what holds the peak of the saved plan"
     assert exla.load(saved, kernel_product, points(), memory_limit="1GiB").plan.limit_bytes == 1 << 30
 
 
@@ -120,3 +122,8 @@ def test_saving_over_a_plan_leaves_a_whole_one(saved):
     assert read_plan(saved).decisions == () and [f.name for f in saved.parent.iterdir() if "plan" in f.name] == [
         "plan.json"
     ]
+
+
+def test_every_option_of_exla_may_differ_from_the_plans(saved):
+    loaded = exla.load(saved, kernel_product, points(), verify="compile", tensor_split_size="1GiB", search="heuristic")
+    assert loaded.plan.decisions == read_plan(saved).decisions
