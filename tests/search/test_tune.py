@@ -17,9 +17,10 @@ import pytest
 
 import exla
 from exla.ir.emit import emit
+from exla.ir.fingerprint import fingerprint
 from exla.passes.decisions import CompileOption, Split
 from exla.passes.unless import EXPANSIONS
-from exla.search import tune
+from exla.search import attempt, tune
 from exla.search.measure import Timing
 from exla.search.records import RecordStore
 from exla.search.smaller import smaller
@@ -38,6 +39,29 @@ def farthest(x, y):
 
 def farthest(x, y):
     return jnp.max(jnp.min(jnp.sum(jnp.abs(x[:, None] - y[None]), axis=-1), axis=1))
+
+
+COMPILED = {}
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(monkeypatch):
+    """These tests search the same few candidates: each is compiled once."""
+    emitted, compiled = attempt.emit, attempt.compile_for
+
+    def emit_program(program, expansions):
+        run = emitted(program, expansions)
+        run.program = program
+        return run
+
+    def compile_once(target, fn, structs, *, compiler_options, **kwargs):
+        key = fingerprint(fn.program), tuple(sorted(compiler_options.items()))
+        if key not in COMPILED:
+            COMPILED[key] = compiled(target, fn, structs, compiler_options=compiler_options, **kwargs)
+        return COMPILED[key]
+
+    monkeypatch.setattr(attempt, "emit", emit_program)
+    monkeypatch.setattr(attempt, "compile_for", compile_once)
 
 
 class Clock:
