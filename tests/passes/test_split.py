@@ -50,7 +50,7 @@ def assert_same(results, expected, *, rtol=1e-9):
         np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=rtol, atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=18, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 10_000))
 def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
     function, args = random_function(seed)
@@ -66,7 +66,7 @@ def test_any_split_of_any_program_gives_the_plain_values(x64, data, seed):
     assert_same(*split_and_plain(split, function, args))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=9, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 10_000))
 def test_a_second_factor_nests_inside_the_first(x64, data, seed):
     function, args = random_function(seed)

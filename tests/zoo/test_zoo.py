@@ -19,7 +19,10 @@ GENTLY = {
     *("grouped_query", "hessian_diagonal", "jacobian", "rnn_gradient", "sgpr_gradient", "sinkhorn_fori"),
     *("smith_waterman",),
 }
-SLOW = {"hessian_diagonal", "laplacian", "ray_triangles", "selective_scan", "sgpr_gradient", "tsne_gradient"}
+SLOW = {
+    *("hessian_diagonal", "laplacian", "ray_triangles", "rnn_gradient"),
+    *("selective_scan", "sgpr_gradient", "tsne_gradient"),
+}
 """Run by `pytest -m sweep` only."""
 MAY_BE_REFUSED_TINY = {"qr_least_squares", "rnn_gradient", "sort_pairs", "viterbi"} | {"heat_equation"}  # jax 0.12
 MAY_BE_REFUSED_FAR_OVER = {"exact_marginal_likelihood"}
