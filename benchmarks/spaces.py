@@ -27,7 +27,7 @@ from exla.search.cost import product_share
 from exla.search.driver import limit_of, make_space, store_and_key
 from exla.search.recorded import SPACES, Measured, RecordedSpace, read_spaces, write_space
 from exla.search.space import Candidate, Space
-from exla.search.strategy import STRATEGIES, Outcome
+from exla.search.strategy import STRATEGIES, Outcome, starts
 from exla.search.tune import Tuning
 from exla.targets.base import find_target
 from tests.zoo.programs import ZOO
@@ -54,7 +54,7 @@ def tasks(space: Space, most: int) -> list[Candidate]:
             found.update({c.all_decisions: c for c in dressed if c.all_decisions})
 
     add(space.unsplit(), most)
-    for start in {space.rewritten.decisions: space.rewritten, (): space.root}.values():
+    for start in starts(space):
         add((c for c in space.ranked(start) if space.is_met(c)), FIRST)
     add(_asked("heuristic", space), FIRST)
     space.depth = 1

@@ -60,8 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     for obeys in (False, True):
         group = [row for row in rows if row.plain_obeys == obeys]
         if group and not arguments.json:
-            chosen = [s for s in spaces if (s.default.status == "ok") == obeys]
-            _print(group, counts, obeys, sum(len(s.measured) for s in chosen))
+            _print(group, counts, obeys)
     for row in rows if arguments.json else ():
         kept = {"mean": {k: row.mean[k] for k in counts}, "worst": {k: row.worst[k] for k in counts}}
         about = {"strategy": row.strategy, "plain_obeys": row.plain_obeys, "spaces": row.spaces}
@@ -71,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print(rows: list, counts: list[int], obeys: bool, candidates: int) -> None:
+def _print(rows: list, counts: list[int], obeys: bool) -> None:
     which = "obey as they are" if obeys else "have to be split or rewritten"
-    about = f"{rows[0].spaces} programs that {which}, {candidates} candidates"
+    about = f"{rows[0].spaces} programs that {which}, {rows[0].candidates} candidates"
     table = Table(title=f"{about}: slowdown against the best, mean (worst)")
     table.add_column("strategy")
     for k in counts:

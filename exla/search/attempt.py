@@ -28,7 +28,7 @@ from exla.search.records import RecordStore
 from exla.search.space import Candidate, replay_all
 from exla.search.strategy import Outcome
 from exla.strict import is_strict, tolerate
-from exla.targets.base import CompiledBytes, Target, compile_for, place
+from exla.targets.base import Target, compile_for, place
 from exla.targets.hlo_text import Collectives, collectives
 from exla.targets.machine import Machine
 
@@ -72,7 +72,7 @@ class Attempt:
         """Compile a candidate, under the options worth trying where it names none; keep the first that obeys."""
         program = candidate.program
         if candidate.options is not None or self.call.inline:
-            sets: Sequence[Mapping[str, str]] = ({o.name: o.value for o in candidate.options or ()},)
+            sets: Sequence[Mapping[str, str]] = (_compile_options(candidate.options or ()),)
         else:
             sets = self.target.option_sets(product_share(program, self.machine))
         for options in sets:
@@ -131,7 +131,7 @@ class Attempt:
         )
         status = "compile_error" if needed is None else "oom"
         if self.records_compiled:
-            self._record(decisions, status, self.projected(program), None, untouched, None)
+            self.record(decisions, status, projected_bytes=self.projected(program).bytes, is_default=untouched)
 
     def projected(self, program: Program) -> Peak:
         """The projected peak, for the report; empty where it cannot be projected."""
@@ -175,7 +175,15 @@ class Attempt:
             obeys = measured <= self.limit_bytes
         if self.records_compiled and (source == "search" or measured != known):
             status = "ok" if obeys else "over_limit"
-            self._record(decisions, status, peak, counted, untouched, compile_s, measured)
+            self.record(
+                decisions,
+                status,
+                compile_s=compile_s,
+                projected_bytes=peak.bytes,
+                compiled_bytes=counted.total,
+                measured_bytes=measured,
+                is_default=untouched,
+            )
         if not obeys:
             return None
         return Choice(
@@ -198,8 +206,8 @@ class Attempt:
 
     def _known_measure(self, decisions: Sequence[Decision]) -> int | None:
         """What an earlier process that ran a candidate took, where that is recorded."""
-        plain = json.loads(json.dumps([to_json(d) for d in decisions]))  # as a record holds them
-        for record in reversed(self.store.lookup(self.key)) if self.store is not None else ():
+        plain = as_recorded(decisions)
+        for record in reversed(self.records()):
             if record.measured_bytes is not None and list(record.decisions) == plain:
                 return record.measured_bytes
         return None
@@ -210,14 +218,13 @@ class Attempt:
 
     def runnable(self, program: Program, decisions: Sequence[Decision]) -> Runnable:
         """A candidate as it crosses over to another process."""
-        options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
         constants = len(program.consts)
         return Runnable(
             fn=emit(program, EXPANSIONS),
             structs=[as_struct(v.aval) for v in program.invars],
             consts=program.consts,
             donate=[constants + k for k in self.call.donated],
-            options={**options, **self.call.compiler_options},
+            options={**_compile_options(decisions), **self.call.compiler_options},
         )
 
     def _exchanges_more(self, compiled: Any, untouched: bool) -> str:
@@ -232,16 +239,19 @@ class Attempt:
             return f"its devices exchange data {found.total} times, {found.in_loops} of them on every trip of a loop"
         return ""
 
-    def _record(
-        self,
-        decisions: Sequence[Decision],
-        status: str,
-        peak: Peak,
-        counted: CompiledBytes | None,
-        untouched: bool,
-        compile_s: float | None,
-        measured: int | None = None,
-    ) -> None:
+    def records(self) -> Sequence[Record]:
+        """The records of this call, oldest first."""
+        return () if self.store is None else self.store.lookup(self.key)
+
+    def record(self, decisions: Sequence[Decision], status: str, *, seed: int = 0, **found: Any) -> None:
+        """Record a candidate, where records are written.
+
+        Args:
+          decisions: the candidate.
+          status: how it went.
+          seed: of the strategy.
+          **found: the other fields of a record, by name.
+        """
         if self.store is None or self.options.records != "append":
             return
         self.store.append(
@@ -249,20 +259,15 @@ class Attempt:
                 key=self.key,
                 decisions=[to_json(d) for d in decisions],
                 status=status,
-                compile_s=compile_s,
-                run_s=None,
                 limit_bytes=self.limit_bytes,
-                projected_bytes=peak.bytes,
-                compiled_bytes=None if counted is None else counted.total,
-                measured_bytes=measured,
-                is_default=untouched,
                 strategy=self.options.search,
-                seed=0,
-                about=self.about(),
+                seed=seed,
+                about=self._about(),
+                **found,
             )
         )
 
-    def about(self) -> dict[str, str]:
+    def _about(self) -> dict[str, str]:
         """What the hashes of the key stand for, for people."""
         program, known = self.call.program, self.target.fingerprint()
         source = program.source(len(program.eqns) - 1).rpartition("/")[2] if program.eqns else ""
@@ -270,9 +275,7 @@ class Attempt:
 
     def recorded(self) -> Choice | None:
         """Replay what won an earlier search by measuring, else what this strategy chose before by counting."""
-        if self.store is None:
-            return None
-        found = [r for r in reversed(self.store.lookup(self.key)) if r.status == "ok"]
+        found = [r for r in reversed(self.records()) if r.status == "ok"]
         winners = [r for r in found if r.extra.get("winner") is True]
         counted = [r for r in found if r.run_s is None and not r.is_default and r.strategy == self.options.search]
         for record in (*winners, *counted):
@@ -292,13 +295,23 @@ class Attempt:
             return self.plain()
         program, changes, seeds, sources = replay_all(self.call.program, decisions)
         self.sources = sources
-        options = {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
+        options = _compile_options(decisions)
         known = {name for share in (0.0, 1.0) for names in self.target.option_sets(share) for name in names}
         if not options.keys() <= known:  # what a file says must not reach the compiler unseen
             raise ReplayMiss(
                 f"{sorted(options.keys() - known)} are no compile options that exla sets on {self.target.name}"
             )
         return self._compile(program, changes, seeds, options, source)
+
+
+def as_recorded(decisions: Sequence[Decision]) -> list[Any]:
+    """Decisions as a record that was read holds them."""
+    return json.loads(json.dumps([to_json(d) for d in decisions]))
+
+
+def _compile_options(decisions: Sequence[Decision]) -> dict[str, str]:
+    """The compile options among decisions, by name."""
+    return {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
 
 
 def _words(decisions: Sequence[Decision]) -> str:

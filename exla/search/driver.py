@@ -40,9 +40,7 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
     """
     with tolerate("planning"):
         return search(call, target, options)
-    attempt = Attempt(
-        call=call, target=target, options=options, limit_bytes=limit_of(options, target), store=None, key={}
-    )
+    attempt = _unrecorded(call, target, options)
     choice = attempt.plain()
     if choice is None:
         raise _refusal(attempt, (), attempt.projected(call.program))
@@ -62,9 +60,7 @@ def follow(call: Call, target: Target, options: Options, decisions: Sequence[Dec
       ReplayMiss: if a decision does not apply to this program, or does not compile for this target.
       MemoryLimitError: if what was decided does not obey the limit.
     """
-    attempt = Attempt(
-        call=call, target=target, options=options, limit_bytes=limit_of(options, target), store=None, key={}
-    )
+    attempt = _unrecorded(call, target, options)
     choice = attempt.again(decisions, "plan")
     if choice is None and attempt.tried[-1].peak_bytes is None:
         raise ReplayMiss(f"what was decided does not compile for {target.name}: {attempt.tried[-1].error}")
@@ -95,7 +91,8 @@ def search(call: Call, target: Target, options: Options) -> Choice:
       MemoryLimitError: if no candidate obeys the limit. Nothing has run.
     """
     limit = limit_of(options, target)
-    measures = STRATEGIES.get(options.search).measures and not call.inline
+    wants_measures = STRATEGIES.get(options.search).measures
+    measures = wants_measures and not call.inline
     is_recorded = options.memory_limit is not None or measures
     store, key = store_and_key(call, target, options) if is_recorded else (None, {})
     attempt = Attempt(call=call, target=target, options=options, limit_bytes=limit, store=store, key=key)
@@ -108,15 +105,12 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         if choice is not None:
             return choice
     asked: list[Candidate] = []
-    if not unsplit_hopeless and measures:
-        space = make_space(attempt, floor)
-        choice = tune(attempt, space, Budget(seconds=options.search_seconds, trials=options.search_trials)).choice
-        choice = choice or _ask(attempt, space, "analytic", asked)  # the budget may have been too short
-        if choice is not None:
-            return choice
-    elif not unsplit_hopeless:
-        name = "analytic" if STRATEGIES.get(options.search).measures else options.search
-        choice = _ask(attempt, make_space(attempt, floor), name, asked)
+    if not unsplit_hopeless:
+        space, choice = make_space(attempt, floor), None
+        if measures:
+            budget = Budget(seconds=options.search_seconds, trials=options.search_trials)
+            choice = tune(attempt, space, budget).choice  # None where the budget was too short
+        choice = choice or _ask(attempt, space, "analytic" if wants_measures else options.search, asked)
         if choice is not None:
             return choice
     raise _refusal(attempt, asked, floor)
@@ -124,9 +118,14 @@ def search(call: Call, target: Target, options: Options) -> Choice:
 
 def space_of(call: Call, target: Target, options: Options) -> Space:
     """The space of a call, for whoever wants to look at it."""
-    limit = limit_of(options, target)
-    attempt = Attempt(call=call, target=target, options=options, limit_bytes=limit, store=None, key={})
+    attempt = _unrecorded(call, target, options)
     return make_space(attempt, attempt.projected(call.program))
+
+
+def _unrecorded(call: Call, target: Target, options: Options) -> Attempt:
+    """A search that reads and writes no records."""
+    limit = limit_of(options, target)
+    return Attempt(call=call, target=target, options=options, limit_bytes=limit, store=None, key={})
 
 
 def make_space(attempt: Attempt, floor: Peak) -> Space:
@@ -197,5 +196,5 @@ def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> Memory
         limit_bytes=search.limit_bytes,
         smallest_bytes=min(found, default=floor.arguments_bytes + floor.outputs_bytes),
         asked=asked,
-        peak=search.projected(search.call.program),
+        peak=floor,
     )

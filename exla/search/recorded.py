@@ -126,6 +126,11 @@ class RecordedSpace:
         return Goal(bytes=self.limit_bytes)
 
     @property
+    def plain_obeys(self) -> bool:
+        """Whether the program as jax.jit compiles it obeys the limit."""
+        return self.default.status == "ok"
+
+    @property
     def best_s(self) -> float:
         """The least time of all that obeys; inf where nothing does."""
         return min((m.run_s for m in (self.default, *self.measured) if m.run_s is not None), default=math.inf)
@@ -167,9 +172,6 @@ class RecordedSpace:
 
     def is_met(self, candidate: Candidate, goal: Goal | None = None) -> bool:
         return candidate.peak.bytes <= (goal or self.goal).bytes
-
-    def bar(self, candidate: Candidate) -> None:
-        """Nothing is barred: one device."""
 
     def unsplit(self) -> Iterator[Candidate]:
         yield from (c for c in self._candidates if not c.splits)
@@ -300,6 +302,7 @@ class Comparison:
       strategy: its name.
       plain_obeys: whether these are the spaces in which the plain program obeys the limit, or the others.
       spaces: how many they are.
+      candidates: how many were measured in them.
       mean: evaluations -> geometric mean over spaces of the best found / the best there is.
       worst: evaluations -> the largest of those.
       slower: how many of these programs it would make slower than the plain one that obeys.
@@ -308,6 +311,7 @@ class Comparison:
     strategy: str
     plain_obeys: bool
     spaces: int
+    candidates: int
     mean: Mapping[int, float]
     worst: Mapping[int, float]
     slower: int
@@ -325,7 +329,7 @@ def compare(
       seeds: the median over these is taken.
     """
     rows = []
-    groups = [[s for s in spaces if (s.default.status == "ok") == obeys] for obeys in (False, True)]
+    groups = [[s for s in spaces if s.plain_obeys == obeys] for obeys in (False, True)]
     for name, group in itertools.product(strategies, filter(None, groups)):
         curves = []
         for space in group:
@@ -338,8 +342,15 @@ def compare(
             s.default.run_s is not None and time > 1.000001 * s.default.run_s
             for s, time in zip(group, final, strict=True)
         )
-        plain_obeys = group is groups[1]
         rows.append(
-            Comparison(strategy=name, plain_obeys=plain_obeys, spaces=len(group), mean=mean, worst=worst, slower=slower)
+            Comparison(
+                strategy=name,
+                plain_obeys=group[0].plain_obeys,
+                spaces=len(group),
+                candidates=sum(len(s.measured) for s in group),
+                mean=mean,
+                worst=worst,
+                slower=slower,
+            )
         )
     return rows

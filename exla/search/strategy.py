@@ -75,6 +75,11 @@ def each(candidates: Iterable[Candidate]) -> Steps:
         _ = yield candidate  # what a list cannot be sent
 
 
+def starts(space: SearchSpace) -> list[Candidate]:
+    """What is split: the program after the rewrites, then as it is; one where nothing was rewritten."""
+    return [space.rewritten, space.root] if space.rewritten.decisions else [space.root]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """One way to choose.

@@ -13,12 +13,12 @@ The winner is measured once more against the plain program: nothing slower than 
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,12 @@ import numpy as np
 from exla import _compat
 from exla.errors import ExlaWarning, MeasureError
 from exla.ir.program import Program
-from exla.passes.decisions import Decision, to_json
-from exla.search.attempt import Attempt
+from exla.passes.decisions import Decision
+from exla.search.attempt import Attempt, as_recorded
 from exla.search.choice import Choice
-from exla.search.measure import Timing, timed
+from exla.search.measure import Runnable, Timing, timed
 from exla.search.plan_file import write_plan
-from exla.search.record import STATUSES, Record
+from exla.search.record import STATUSES
 from exla.search.records import default_directory
 from exla.search.smaller import Smaller, smaller
 from exla.search.space import Candidate, Space
@@ -74,13 +74,12 @@ class Tuning:
     trials: list[Trial] = field(default_factory=list)
     _default: Trial | None = None
     _warned: bool = False
-    _smaller: Smaller | None = None
     _base_s: float | None = None
     _codes: dict[str, Trial] = field(default_factory=dict)
 
     def default(self) -> Trial:
         """Candidate 0, measured where it obeys the limit."""
-        bases = [r.extra["base_s"] for r in self._records() if isinstance(r.extra.get("base_s"), float)]
+        bases = [r.extra["base_s"] for r in self.attempt.records() if isinstance(r.extra.get("base_s"), float)]
         self._base_s = next((b for b in bases if math.isfinite(b) and b > 0), None)
         self.attempt.records_compiled = False
         choice = self.attempt.plain()
@@ -89,9 +88,8 @@ class Tuning:
         if choice is None:
             self._record(trial, None, None)
         else:
-            self._codes[hlo_hash(choice.compiled.as_text())] = trial
             trial = self._known(()) or self._measured(trial, self.attempt.call.program, None, None)
-            self._codes = {code: trial for code in self._codes}
+            self._codes[hlo_hash(choice.compiled.as_text())] = trial
         self._base_s = self._base_s or trial.run_s
         self._default = trial
         self.trials.append(trial)
@@ -128,25 +126,36 @@ class Tuning:
     def _measured(self, trial: Trial, program: Program, choice: Choice | None, candidate: Candidate | None) -> Trial:
         """Time a candidate in turns with the plain program; `choice` None = that is the candidate."""
         reference = None
-        usable = self.attempt.target.usable_bytes()
-        if choice is not None:
+        if choice is not None and candidate is not None:
             if self._runs_plain():
                 reference = self.attempt.runnable(self.attempt.call.program, ())
             elif (found := self._compared_smaller(trial, candidate)) is not None and found.status == "wrong_result":
                 return self._finished(trial, choice, found)
         best = self.best()
-        timing = timed(
+        timing = self._compared(
             self.attempt.runnable(program, trial.decisions),
-            reference=reference,
+            reference,
             takes_turns=self._base_s is None or self._base_s < SLOW_S,
             seconds=TURN_S,
             best_s=None if best is None else best.run_s,
-            tolerance=tolerance(self.attempt.call.program),
-            most_different=MOST_DIFFERENT,
             timeout_s=TIMEOUT_S + 20 * ((best and best.run_s) or 0.0),
-            ceiling_bytes=int(MEMORY_SHARE * usable),
         )
         return self._finished(trial, choice, timing)
+
+    def _compared(self, program: Runnable, reference: Runnable | None, **how: Any) -> Timing:
+        """Time a program after its values were compared, as far as they may differ and it may take memory."""
+        return timed(
+            program,
+            reference=reference,
+            tolerance=tolerance(self.attempt.call.program),
+            most_different=MOST_DIFFERENT,
+            ceiling_bytes=self._usable_bytes(),
+            **how,
+        )
+
+    def _usable_bytes(self) -> int:
+        """What a process that runs programs may take."""
+        return int(MEMORY_SHARE * self.attempt.target.usable_bytes())
 
     def _finished(self, trial: Trial, choice: Choice | None, timing: Timing) -> Trial:
         if timing.status == "wrong_result" and choice is not None:
@@ -155,33 +164,33 @@ class Tuning:
         self._record(found, choice, timing)
         return found
 
-    def _compared_smaller(self, trial: Trial, candidate: Candidate | None) -> Timing | None:
+    def _compared_smaller(self, trial: Trial, candidate: Candidate) -> Timing | None:
         """How the candidate does at sizes at which the plain program runs; None where it cannot be tried there."""
-        call = self.attempt.call
-        if self._smaller is None and call.shrink is not None and candidate is not None:
-            most = int(MEMORY_SHARE * self.attempt.target.usable_bytes() / 4)
-            self._smaller = smaller(self.space, call.shrink, min(most, SMALL_BYTES))
-        made = self._smaller.of(candidate) if self._smaller is not None and candidate is not None else None
-        if made is None or self._smaller is None:
+        small = self._smaller
+        made = small and small.of(candidate)
+        if small is None or made is None:
             self._warn_uncompared(trial)
             return None
-        return timed(
+        return self._compared(
             self.attempt.runnable(made.program, trial.decisions),
-            reference=self.attempt.runnable(self._smaller.program, ()),
+            self.attempt.runnable(small.program, ()),
             takes_turns=False,
             seconds=0.0,
-            tolerance=tolerance(call.program),
-            most_different=MOST_DIFFERENT,
             timeout_s=TIMEOUT_S,
-            ceiling_bytes=int(MEMORY_SHARE * self.attempt.target.usable_bytes()),
         )
+
+    @cached_property
+    def _smaller(self) -> Smaller | None:
+        """The program at sizes at which the plain one runs; None where there are none."""
+        shrink = self.attempt.call.shrink
+        return shrink and smaller(self.space, shrink, min(self._usable_bytes() // 4, SMALL_BYTES))
 
     def _runs_plain(self) -> bool:
         """Whether this machine can run the plain program, limit or not, so that values can be compared."""
         plain = next((t.compiled_bytes for t in self.attempt.tried if t.untouched), None)
         if plain is None:
             return False
-        return 2 * (plain.total - plain.unaccounted) < MEMORY_SHARE * self.attempt.target.usable_bytes()
+        return 2 * (plain.total - plain.unaccounted) < self._usable_bytes()
 
     def _warn_uncompared(self, trial: Trial) -> None:
         if self._warned:
@@ -216,35 +225,30 @@ class Tuning:
         best, default = self.best(), self._default
         if best is None:
             return None
+        choice = self.attempt.again(best.decisions, "search")
         if best.decisions and default is not None and default.status == "ok" and not self._has_won(best):
-            program = self.attempt.again(best.decisions, "search")
-            assert program is not None
+            assert choice is not None
             timing = timed(
-                self.attempt.runnable(program.program, best.decisions),
+                self.attempt.runnable(choice.program, best.decisions),
                 reference=self.attempt.runnable(self.attempt.call.program, ()),
                 seconds=2 * TURN_S,
             )
             is_slower = timing.run_s is None or timing.reference_s is None or timing.run_s > timing.reference_s
             if is_slower:
-                best = default
-        choice = self.attempt.again(best.decisions, "search")
+                best, choice = default, self.attempt.again((), "search")
         if choice is not None and not self._has_won(best):
             self._record(best, choice, None, winner=True)
         return choice
 
     def _has_won(self, trial: Trial) -> bool:
         """Whether the records say that this one won the last search."""
-        winners = [r for r in self._records() if r.extra.get("winner") is True]
-        return bool(winners) and list(winners[-1].decisions) == _plain(trial.decisions)
-
-    def _records(self) -> Sequence[Record]:
-        store = self.attempt.store
-        return store.lookup(self.attempt.key) if store is not None else ()
+        winners = [r for r in self.attempt.records() if r.extra.get("winner") is True]
+        return bool(winners) and list(winners[-1].decisions) == as_recorded(trial.decisions)
 
     def _known(self, decisions: Sequence[Decision]) -> Trial | None:
         """What the records say of a candidate, if it was measured or failed before."""
-        plain = _plain(decisions)
-        for record in reversed(self._records()):
+        plain = as_recorded(decisions)
+        for record in reversed(self.attempt.records()):
             is_result = record.run_s is not None or record.status not in ("ok", "replay_miss")
             if is_result and list(record.decisions) == plain:
                 return Trial(
@@ -257,8 +261,7 @@ class Tuning:
         return None
 
     def _record(self, trial: Trial, choice: Choice | None, timing: Timing | None, *, winner: bool = False) -> None:
-        attempt = self.attempt
-        if attempt.store is None or attempt.options.records != "append" or trial.status not in STATUSES:
+        if trial.status not in STATUSES:  # "barred" is none
             return
         if not winner and self._known(trial.decisions) is not None:
             return
@@ -268,21 +271,15 @@ class Tuning:
             extra.update(
                 {k: v for k in ("spread", "error") if (v := getattr(timing, k)) is not None and math.isfinite(v)}
             )
-        attempt.store.append(
-            Record(
-                key=attempt.key,
-                decisions=[to_json(d) for d in trial.decisions],
-                status=trial.status,
-                run_s=trial.run_s if trial.status == "ok" else None,
-                limit_bytes=attempt.limit_bytes,
-                projected_bytes=None if choice is None else choice.peak.bytes,
-                compiled_bytes=trial.peak_bytes,
-                is_default=not trial.decisions,
-                strategy=attempt.options.search,
-                seed=self.seed,
-                about=attempt.about(),
-                extra=extra,
-            )
+        self.attempt.record(
+            trial.decisions,
+            trial.status,
+            seed=self.seed,
+            run_s=trial.run_s if trial.status == "ok" else None,
+            projected_bytes=None if choice is None else choice.peak.bytes,
+            compiled_bytes=trial.peak_bytes,
+            is_default=not trial.decisions,
+            extra=extra,
         )
 
     def _report(self, trial: Trial, choice: Choice, timing: Timing) -> None:
@@ -308,11 +305,7 @@ class Tuning:
         )
 
 
-def tune(
-    attempt: Attempt,
-    space: Space,
-    budget: Budget,
-) -> Tuned:
+def tune(attempt: Attempt, space: Space, budget: Budget) -> Tuned:
     """Search by measuring.
 
     Args:
@@ -362,11 +355,6 @@ def tune(
     )
     heard.done(found)
     return found
-
-
-def _plain(decisions: Sequence[Decision]) -> list[Any]:
-    """Decisions as a record holds them."""
-    return json.loads(json.dumps([to_json(d) for d in decisions]))
 
 
 def tolerance(program: Program) -> float:

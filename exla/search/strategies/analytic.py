@@ -16,7 +16,7 @@ from dataclasses import replace
 from exla.passes.decisions import Change
 from exla.search.space import Candidate, Goal
 from exla.search.strategies.off import worth_compiling
-from exla.search.strategy import Outcome, SearchSpace, Steps, each, strategy
+from exla.search.strategy import Outcome, SearchSpace, Steps, each, starts, strategy
 
 MOST_COMPILES = 8
 HOPELESS = 3
@@ -27,8 +27,8 @@ HOPELESS = 3
 def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them."""
     yield from each(worth_compiling(space))
-    for start in dict.fromkeys((space.rewritten.decisions, space.root.decisions)):
-        yield from descend(space, space.root if not start else space.rewritten)
+    for start in starts(space):
+        yield from descend(space, start)
 
 
 def descend(space: SearchSpace, start: Candidate) -> Steps:
@@ -51,9 +51,7 @@ def descend(space: SearchSpace, start: Candidate) -> Steps:
         seen.add(first.decisions)
         outcome = yield first
         if outcome.status == "ok":
-            for candidate in found[1:]:  # for a driver that measures
-                seen.add(candidate.decisions)
-                yield candidate
+            yield from each(found[1:])  # for a driver that measures
             return
         if outcome.status == "barred":
             ranked = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from exla.search.space import TRIES, Candidate
-from exla.search.strategy import Outcome, SearchSpace, Steps, strategy
+from exla.search.strategy import Outcome, SearchSpace, Steps, starts, strategy
 
 FIRST = 6
 POPULATION = 12
@@ -47,9 +47,8 @@ def evolutionary(space: SearchSpace, generator: random.Random) -> Steps:
 
 
 def _seeds(space: SearchSpace) -> list[Candidate]:
-    found = space.ranked(space.rewritten)[:FIRST]
-    if space.rewritten.decisions:
-        found += space.ranked(space.root)[: FIRST // 2]
+    counts = (FIRST, FIRST // 2)
+    found = [c for start, count in zip(starts(space), counts, strict=False) for c in space.ranked(start)[:count]]
     return [*space.unsplit(), *found]
 
 

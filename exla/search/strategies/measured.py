@@ -14,7 +14,7 @@ import random
 import numpy as np
 
 from exla.search.space import TRIES, Candidate
-from exla.search.strategy import SearchSpace, Steps, strategy
+from exla.search.strategy import SearchSpace, Steps, starts, strategy
 
 BATCH = 4
 SAMPLES = 16
@@ -58,8 +58,8 @@ def measured(space: SearchSpace, generator: random.Random) -> Steps:
 def _first(space: SearchSpace) -> list[Candidate]:
     """What the beam finds, without a loop and with, under each option set."""
     found = [*space.unsplit()]
-    for start in dict.fromkeys((space.rewritten.decisions, space.root.decisions)):
-        ranked = space.ranked(space.rewritten if start else space.root)
+    for start in starts(space):
+        ranked = space.ranked(start)
         met = [c for c in ranked if space.is_met(c)]
         found += [dressed for c in met or ranked[:UNMET] for dressed in space.under(c)]
     return found
