@@ -37,7 +37,7 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Made anew whenever the dependencies, the constraints or the Python change.
-$(ready): pyproject.toml setup.py exla/version.py $(constraints)
+$(ready): pyproject.toml exla/version.py $(constraints)
 	@test -n "$(python)" || { echo "error: none of '$(candidates)' is a Python 3.11 or later with the venv module;" \
 		"install one, or name it: make $(or $(MAKECMDGOALS),demo) PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "making $(VENV) with Python $(version) and $(constraints) (once; a few minutes)"

@@ -29,7 +29,10 @@ COMMANDS = {
         "explain": ("exla.commands.explain", "what was done about each big value, or why nothing was"),
         "tune": ("exla.commands.tune", "measure candidates, and keep the fastest that obeys the limit"),
         "compile": ("exla.commands.compile", "compile for a target, attached or not, and keep the plan"),
+        "features": ("exla.commands.features", "the graph of an HLO module, as a cost model reads it"),
         "targets": ("exla.commands.targets", "what can be compiled for, and what is installed and attached"),
+        "train": ("exla.commands.train", "train a cost model, or go on with it"),
+        "eval": ("exla.commands.eval", "how well a trained cost model ranks"),
         "doctor": ("exla.commands.doctor", "what is installed, what works, and what is misconfigured"),
         "completion": ("exla.commands.completion", "shell completion, for bash, zsh and fish"),
     },
@@ -40,6 +43,11 @@ COMMANDS = {
     "rules": {
         "discover": ("exla.commands.rules_discover", "find replace rules by enumerating small graphs"),
         "verify": ("exla.commands.rules_verify", "check what every replace rule owes"),
+    },
+    "profile": {
+        "run": ("exla.commands.profile_run", "measure many programs, or go on with it"),
+        "status": ("exla.commands.profile_status", "how far a campaign is"),
+        "export": ("exla.commands.profile_export", "write its records as a data set"),
     },
     "records": {
         "ls": ("exla.commands.records_ls", "list what was compiled, with which outcomes"),
@@ -54,6 +62,7 @@ COMMANDS = {
 GROUPS = {
     "search": "ways to choose, and what they choose from",
     "rules": "match-and-replace rules",
+    "profile": "campaigns: what cost models learn from",
     "records": "what was compiled, kept for the next process",
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike, fspath
 
 
 class ExlaError(Exception):
@@ -39,6 +40,91 @@ class MeasureError(ExlaError):
 
 class PlanError(ExlaError, ValueError):
     """A saved plan cannot be read, or is of another program; the message says what is wrong or differs."""
+
+
+class CheckpointError(ExlaError, ValueError):
+    """A saved model or training run cannot be used; the message says what is wrong and what to do."""
+
+
+class TrainingError(ExlaError, ArithmeticError):
+    """A training run cannot go on; the message says at which step, and why."""
+
+
+class MetricError(ExlaError, ValueError):
+    """Scores and runtimes that no metric is defined for; the message says which and why."""
+
+
+class MissingExtraError(ExlaError, ImportError):
+    """A package that comes with one of exla's extras is not installed.
+
+    Args:
+      what: what needs it.
+      package: its name.
+      extra: the extra that brings it.
+    """
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(f'{what} needs {package}: pip install "exla[{extra}]"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with a file.
+
+    Attributes:
+      array: where in the file: an array, a line, or "file".
+      expected: what should be there.
+      found: what is.
+      next_step: what to do about it.
+    """
+
+    array: str
+    expected: str
+    found: str
+    next_step: str
+
+    def __str__(self) -> str:
+        return f"{self.array}: expected {self.expected}; found {self.found}. {self.next_step}"
+
+
+class TpuGraphsError(ExlaError, ValueError):
+    """A TpuGraphs file, folder or submission is not what it should be; the message lists all that was found.
+
+    Args:
+      path: the file or folder.
+      problems: what is wrong with it, at least one.
+    """
+
+    def __init__(self, path: str | PathLike[str], problems: Sequence[Problem]) -> None:
+        self.path = fspath(path)
+        self.problems = tuple(problems)
+        super().__init__("\n".join([f"{self.path} cannot be used as it is:", *(f"  {p}" for p in self.problems)]))
+
+    def __reduce__(self) -> tuple:
+        return (TpuGraphsError, (self.path, self.problems))
+
+
+class HloError(ExlaError, ValueError):
+    """Bytes are no HLO module, or not a whole one.
+
+    Args:
+      source: what they are called: a file.
+      reason: what is wrong with them.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source, self.reason = source, reason
+        super().__init__(
+            f"{source} is no HLO module: {reason}. A module is written by "
+            "jax.jit(f).lower(...).compiler_ir('hlo').as_serialized_hlo_module_proto(), or by --xla_dump_to"
+        )
+
+    def __reduce__(self) -> tuple:
+        return (HloError, (self.source, self.reason))
+
+
+class GraphError(ExlaError, ValueError):
+    """A graph is not what is asked of one; the message says which node or edge is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,11 @@ def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
         "RECORDS",
         "RULES",
         "VERIFY",
+        "LEARN",
+        "WEIGHTS",
         "TENSOR_SIZE_THRESHOLD",
         "TENSOR_SPLIT_SIZE",
+        "SHARED_DATA",  # no option, but where tests of cost models find data; it was read when they were imported
     ):
         monkeypatch.delenv(f"EXLA_{name}", raising=False)
     monkeypatch.setenv("EXLA_STRICT", "1")

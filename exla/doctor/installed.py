@@ -24,6 +24,7 @@ EXTRAS = {
     "compilers": 'compile for TPUs and GPUs without one (target="tpu:v5e")',
     "campaign": "profile on many machines",
     "report": "plots",
+    "train": "train and evaluate cost models",
     "completion": "shell completion (exla completion bash)",
     "demo": "the data of make demo",
     "dev": "run exla's own tests",

@@ -1,0 +1,318 @@
+"""How well cost models rank TpuGraphs' real files: alexnet's layouts, twelve tile kernels, and what each part adds.
+
+    python -m benchmarks.cost_model --data FOLDER [--parts ranker segments alexnet ablation tile] [--seeds 5]
+
+FOLDER holds `layout/alexnet_train_batch_32.npz` and `tile/*.npz`. Every configuration is there once, with its fastest
+measurement (*minimum*), or not at all where it was measured more than once (*drop*).
+
+- alexnet: trained on random configurations, tested on all others; *ridge* is ridge regression of places on the same.
+- ablation: alexnet once more, with one part of the model or of its training taken away.
+- tile: leave one kernel out; mean error of the best of the five predicted to be fastest, and of five at random.
+- ranker: time to score 512 candidates of a program of 300 nodes.
+- segments: memory and time of training by segments, and on whole programs.
+
+Noise decides how well the true order can be known: `noise_floor` is the Kendall tau of the labels and the same labels
+measured again, as far as repeats in the file tell.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import isolate, record
+from exla.cost_model.batch import Sample, collate, ranks
+from exla.cost_model.checkpoint import Trained, save
+from exla.cost_model.graph import Graph
+from exla.cost_model.inputs import Inputs
+from exla.cost_model.metrics import kendall_tau, tile_top_k_error
+from exla.cost_model.models import MODELS
+from exla.cost_model.normalise import Normaliser
+from exla.cost_model.ranker import load_ranker
+from exla.datasets.tpugraphs_adapter import deduplicate, read, write_layout
+from exla.training.config import make_config
+from exla.training.train import train
+
+PARTS = ("ranker", "segments", "alexnet", "ablation", "tile")
+ALEXNET = "layout/alexnet_train_batch_32.npz"
+STEPS = {1000: 1000, 10000: 2000}
+OURS = {"hidden": 32, "blocks": 3}
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "without cross-config attention": {"options": {"cross_config": False}},
+    "without config embedding": {"options": {"embed_config": False}},
+    "GCN for SAGE": {"options": {"sage": False}},
+    "MSE for hinge": {"loss": "rank_mse"},
+    "ListMLE for hinge": {"loss": "list_mle"},
+    "norm of each candidate alone": {"options": {"per_candidate_norm": True}},
+    "official baseline": {"name": "layout_residual_gcn", "options": {"hidden": 32, "layers": 3}},
+}
+TILE_MODELS = ("tile_early_join_sage", "tile_late_join_sage", "tile_residual_gcn", "tile_mlp")
+
+
+def alexnet(
+    data: str, rows: int, seed: int, ablation: str = "ours", keep: str = "minimum", steps: int | None = None
+) -> dict[str, Any]:
+    """Train on `rows` configurations, and rank the rest."""
+    change = ABLATIONS[ablation]
+    name = change.get("name", "split_sage")
+    options = {**(OURS if name == "split_sage" else {}), **change.get("options", {})}
+    total = len(deduplicate(read(Path(data) / ALEXNET), keep=keep).rows)
+    with tempfile.TemporaryDirectory() as folder:
+        config = make_config(
+            {
+                "model": {"name": name, "options": options},
+                "data": {
+                    "files": [str(Path(data) / ALEXNET)],
+                    "train_rows": rows,
+                    "held_out_rows": total - rows,
+                    "graphs": 1,
+                    "configs": 64,
+                    "prune_hops": 1,
+                    "keep": keep,
+                    "seed": seed,
+                },
+                "held_out": {"by": "rows"},
+                "optimiser": {
+                    "steps": steps or STEPS[rows],
+                    "learning_rate": 2e-3,
+                    "loss": change.get("loss", "pairwise_hinge"),
+                },
+                "run": {"folder": folder, "seed": seed, "evaluate_every": 0, "checkpoint_every": 0},
+            }
+        )
+        started = time.perf_counter()
+        card = train(config).card
+    (found,) = card["metrics"]["graphs"]
+    return {"tested": total - rows, "train_s": time.perf_counter() - started, **found}
+
+
+def ridge(data: str, rows: int, seed: int, keep: str = "minimum") -> dict[str, Any]:
+    """Ridge regression of places on one-hot configurations: what needs no graph."""
+    from sklearn.linear_model import Ridge
+
+    file = read(Path(data) / ALEXNET)
+    once = deduplicate(file, keep=keep)
+    configs = file.configs(once.rows).reshape(len(once.rows), -1)
+    varies = [column for column in configs.T if len(np.unique(column)) > 1]
+    inputs = np.stack([column == value for column in varies for value in np.unique(column)], 1).astype(np.float32)
+    order = np.random.default_rng(seed).permutation(len(inputs))
+    train, rest = order[:rows], order[rows:]
+    model = Ridge(3.0).fit(inputs[train], ranks(once.runtimes[train]))
+    return {"tested": len(rest), "kendall_tau": kendall_tau(model.predict(inputs[rest]), once.runtimes[rest])}
+
+
+def tile(data: str, model: str, seed: int) -> dict[str, Any]:
+    """Leave each kernel out in turn."""
+    files = sorted(str(path) for path in (Path(data) / "tile").glob("*.npz"))
+    errors = []
+    with tempfile.TemporaryDirectory() as cache:
+        jax.config.update("jax_compilation_cache_dir", cache)  # most folds have the same shapes
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        for fold in range(len(files)):
+            folder = str(Path(cache) / f"run_{fold}")
+            config = make_config(
+                {
+                    "model": {"name": model, "options": {"hidden": 32, "layers": 2}},
+                    "data": {"files": files, "graphs": 4, "configs": 32, "seed": seed},
+                    "held_out": {"by": "leave-one-out", "fold": fold},
+                    "optimiser": {"steps": 200, "learning_rate": 1e-3, "loss": "list_mle"},
+                    "run": {"folder": folder, "seed": seed, "evaluate_every": 0, "checkpoint_every": 0},
+                }
+            )
+            errors.append(train(config).card["metrics"]["tile_top_5_error"])
+    return {"kernels": len(files), "top_5_error": statistics.mean(errors), "errors": errors}
+
+
+def tile_at_random(data: str, draws: int = 200) -> dict[str, Any]:
+    """Expected error of the best of five at random, by drawing."""
+    files = [read(path) for path in sorted((Path(data) / "tile").glob("*.npz"))]
+    random = np.random.default_rng(0)
+    errors = [
+        tile_top_k_error([random.random(f.num_configs) for f in files], [f.target for f in files]) for _ in range(draws)
+    ]
+    return {"kernels": len(files), "top_5_error": statistics.mean(errors)}
+
+
+def ranker(candidates: int, nodes: int, prune_hops: int | None) -> dict[str, Any]:
+    """Time of a process's first call, with and without JAX's compilation cache filled, and of later ones."""
+    graph, configs, _ = _made(nodes, candidates)
+    with tempfile.TemporaryDirectory() as folder:
+        weights, asked = Path(folder) / "w.npz", Path(folder) / "asked.npz"
+        normaliser = Normaliser.fit([graph])
+        model = MODELS.get("split_sage")(**OURS)
+        batch = collate([Sample(graph=graph, node_config=configs[:4])], normaliser)
+        save(
+            weights,
+            Trained(
+                model="split_sage",
+                options=OURS,
+                variables=model.init(jax.random.key(0), batch),
+                normaliser=normaliser,
+                inputs=Inputs(prune_hops=prune_hops),
+            ),
+        )
+        write_layout(asked, graph=graph, configs=configs, runtime=np.arange(candidates) + 1)
+        call = {"weights": str(weights), "asked": str(asked)}
+        plain = isolate.call("benchmarks.cost_model:score", **call)
+        cache = {**call, "cache": str(Path(folder) / "cache")}
+        isolate.call("benchmarks.cost_model:score", **cache)
+        cached = isolate.call("benchmarks.cost_model:score", **cache)
+    return {**plain, "first_with_cache_s": cached["first_s"]}
+
+
+def score(weights: str, asked: str, cache: str | None = None) -> dict[str, Any]:
+    """Load weights and score a file's configurations, first and warm."""
+    if cache:
+        jax.config.update("jax_compilation_cache_dir", cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    file = read(asked)
+    configs = file.configs()
+    started = time.perf_counter()
+    ranker = load_ranker(weights)
+    ranker.score(file.graph, configs)
+    first_s = time.perf_counter() - started
+    times = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        ranker.score(file.graph, configs)
+        times.append(time.perf_counter() - begun)
+    seen = ranker.trained.inputs.reduced(file.graph)[0].num_nodes
+    return {"first_s": first_s, "warm_s": statistics.median(times), "nodes": file.graph.num_nodes, "nodes_seen": seen}
+
+
+def segments(count: int, size: int, by_segments: bool, steps: int = 8) -> dict[str, Any]:
+    """Growth of a process that trains on a program of `count` segments of `size` nodes, and the time of a step."""
+    import dataclasses
+
+    import jax
+
+    from exla.cost_model.losses import LOSSES
+    from exla.cost_model.models import MODELS
+    from exla.search.child import growth
+    from exla.training.config import OptimiserConfig, SegmentsConfig
+    from exla.training.data import open_split
+    from exla.training.parallel import make_mesh, on_all, spread
+    from exla.training.sampling import Sampler
+    from exla.training.segments import SegmentSampler, make_segment_step, start_history
+    from exla.training.step import make_optimiser, make_step, start
+    from exla.training.train import fit_normaliser
+
+    hidden, candidates = 32, 32
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "made.npz"
+        graph, configs, runtime = _made(count * size, 64)
+        write_layout(path, graph=graph, configs=configs, runtime=runtime)
+        split = open_split(
+            make_config(
+                {"data": {"files": [str(path)], "cache": folder, "configs": candidates}, "held_out": {"by": "nothing"}}
+            )
+        )
+    normaliser, mesh = fit_normaliser(split), make_mesh(jax.devices()[:1])
+    model = MODELS.get("split_sage")(hidden=hidden, blocks=3)
+    optimiser, loss = make_optimiser(OptimiserConfig(steps=steps)), LOSSES.get("pairwise_hinge")
+    given: dict[str, Any] = {"graphs": 1, "configs": candidates, "shards": 1, "seed": 0}
+    sampler: Any
+    if by_segments:
+        sampler = SegmentSampler(split.train, normaliser, **given, how=SegmentsConfig(size=size), steps=steps)
+        first = sampler.shard(0, 0).batch
+        history = start_history(sampler.table_size, 2 * hidden)
+        make: Any = make_segment_step
+    else:
+        sampler = Sampler(split.train, normaliser, **given)
+        first, history, make = sampler.shard(0, 0), None, make_step
+    state = dataclasses.replace(start(jax.jit(model.init)(jax.random.key(0), first), optimiser), history=history)
+    state = on_all(mesh, state)
+    batches = [spread(mesh, [sampler.shard(i, 0)]) for i in range(steps)]
+    step = make(model, loss, optimiser, 0.99, mesh).lower(state, batches[0]).compile()
+    times = []
+
+    def run() -> Any:
+        now = state
+        for batch in batches:
+            begun = time.perf_counter()
+            now = jax.block_until_ready(step(now, batch)[0])
+            times.append(time.perf_counter() - begun)
+        return now
+
+    _, grown = growth(run)
+    return {
+        "growth_bytes": grown.growth_bytes,
+        "compiled_temp_bytes": step.memory_analysis().temp_size_in_bytes,
+        "table_bytes": 0 if history is None else history.summary.nbytes + history.known.nbytes,
+        "step_s": statistics.median(times[1:]),
+    }
+
+
+def _made(nodes: int, candidates: int) -> tuple[Graph, np.ndarray, np.ndarray]:
+    """A random program whose edges are short, a tenth of its nodes configurable; runtimes follow configurations."""
+    random = np.random.default_rng(nodes)
+    producer = random.integers(0, nodes - 1, nodes * 3 // 2)
+    consumer = np.minimum(producer + random.integers(1, 20, len(producer)), nodes - 1)
+    graph = Graph(
+        name="made",
+        node_feat=random.integers(0, 100, (nodes, 140)).astype(np.float32),
+        node_opcode=random.integers(1, 120, nodes).astype(np.uint8),
+        edge_index=np.unique(np.stack([consumer, producer], 1), axis=0),
+        node_config_ids=np.arange(0, nodes, 10),
+        node_splits=np.array([0, nodes]),
+    )
+    configs = random.integers(-1, 6, (candidates, graph.num_config_nodes, 18)).astype(np.float32)
+    runtime = (10**6 + 1000 * (configs[..., 0].mean(1) + 1)).astype(np.int64) + np.arange(candidates)
+    return graph, configs, runtime
+
+
+def _each(arguments: argparse.Namespace) -> Any:
+    """(what is measured, function, its arguments) one after another."""
+    data = arguments.data
+    if "ranker" in arguments.parts:
+        for hops in (None, 1):
+            yield f"ranker, prune_hops={hops}", "ranker", {"candidates": 512, "nodes": 300, "prune_hops": hops}
+    if "segments" in arguments.parts:
+        for count in (1, 5, 10, 20, 40):
+            yield f"{count} segments", "segments", {"count": count, "size": 500, "by_segments": True}
+        for count in (1, 5, 10):
+            yield f"{count} segments as a whole", "segments", {"count": count, "size": 500, "by_segments": False}
+    if "alexnet" in arguments.parts:
+        for keep, rows, seed in itertools.product(("minimum", "drop"), STEPS, range(arguments.seeds)):
+            given = {"data": data, "rows": rows, "seed": seed, "keep": keep}
+            yield f"alexnet, {rows} rows, repeats: {keep}, seed {seed}", "alexnet", given
+            yield f"ridge, {rows} rows, repeats: {keep}, seed {seed}", "ridge", given
+    if "ablation" in arguments.parts:
+        for name in ABLATIONS:
+            yield f"{name}, 1000 rows", "alexnet", {"data": data, "rows": 1000, "seed": 0, "ablation": name}
+    if "tile" in arguments.parts:
+        for model in TILE_MODELS:
+            yield f"tile, {model}", "tile", {"data": data, "model": model, "seed": 0}
+        yield "tile, at random", "tile_at_random", {"data": data}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, metavar="FOLDER", help="layout/ and tile/ of TpuGraphs' files")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART")
+    parser.add_argument("--seeds", type=int, default=5, help="of alexnet")
+    arguments = parser.parse_args()
+    results = record.open_results("cost_model")
+    console = record.console()
+    for what, function, given in _each(arguments):
+        try:
+            found = isolate.call(f"benchmarks.cost_model:{function}", timeout_s=3600, **given)
+        except isolate.ChildError as error:
+            console.print(f"{what}: {error}", markup=False)
+            continue
+        results.append(what=what, arguments={k: v for k, v in given.items() if k != "data"}, **found)
+        shown = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items() if not isinstance(v, list)}
+        console.print(what, shown, markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Ours: bidirectional GraphSAGE whose layers compare candidates, for layouts and splits alike.
+
+    nodes:   features, opcode embedding, layout embedding ─┐
+    configs: the same embedding of the 18 numbers ─────────┴ linear → activate
+    blocks:  x + activate(SAGE(x)),  `blocks` times
+    score:   linear(mean over nodes, mean over configurable nodes)
+
+*activate* is graph norm → squeeze-excite → attention across candidates → GELU (`layers.Activate`). Layout
+and configuration share one embedding table: rounded values from -2 to 37, where -1 is "does not apply" and
+-2 is "not configurable"; the exact value goes in as a number beside it. Everything that does not depend on the
+candidate is computed once for all of them: the configuration's part of the first layer on the configurable
+nodes only.
+
+Source: the design of the first-place solution of the Kaggle competition "Google - Fast or Slow?" (2023),
+written anew; GraphSAGE: Hamilton et al., 2017; squeeze-and-excitation: Hu et al., 2018.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from exla.cost_model.batch import Batch
+from exla.cost_model.graph import OPCODES
+from exla.cost_model.layers import GCN, SAGE, Activate, config_node_mean, graph_mean
+from exla.cost_model.models import MODELS, NODES
+
+NOT_CONFIGURABLE = -2
+LARGEST_VALUE = 37
+
+
+@MODELS.register("split_sage")
+class SplitSAGE(nn.Module):
+    """Scores (g + 1, c), lower is faster.
+
+    Fields:
+      hidden: channels.
+      blocks: residual blocks after the first layer.
+      opcode_channels, value_channels: widths of the embeddings.
+      cross_config, embed_config, sage: False takes the part away, for ablation: no attention across
+        candidates; configurations as plain numbers; GCN instead of GraphSAGE.
+      per_candidate_norm: see `layers.GraphNorm`.
+      remat: recompute each block in the backward pass (`jax.checkpoint`).
+      dtype: "float32" or "bfloat16", what the blocks compute in; parameters stay float32.
+    """
+
+    CONFIGURES = NODES
+
+    hidden: int = 64
+    blocks: int = 3
+    opcode_channels: int = 16
+    value_channels: int = 4
+    cross_config: bool = True
+    embed_config: bool = True
+    sage: bool = True
+    per_candidate_norm: bool = False
+    remat: bool = False
+    dtype: str = "float32"
+
+    def setup(self) -> None:
+        self.backbone = Backbone(
+            hidden=self.hidden,
+            blocks=self.blocks,
+            opcode_channels=self.opcode_channels,
+            value_channels=self.value_channels,
+            cross_config=self.cross_config,
+            embed_config=self.embed_config,
+            sage=self.sage,
+            per_candidate_norm=self.per_candidate_norm,
+            remat=self.remat,
+            dtype=self.dtype,
+        )
+        self.head = nn.Dense(1)
+
+    def __call__(self, batch: Batch, *, train: bool = False) -> jax.Array:
+        return self.score(self.summary(batch))
+
+    def summary(self, batch: Batch) -> jax.Array:
+        """What the score is made of: mean over nodes ‖ mean over configurable nodes, (g + 1, c, 2 hidden) float32."""
+        x = self.backbone(batch)
+        return jnp.concatenate([graph_mean(batch, x), config_node_mean(batch, x)], -1).astype(jnp.float32)
+
+    def score(self, summary: jax.Array) -> jax.Array:
+        """(…, 2 hidden) -> (…)."""
+        return self.head(summary)[..., 0]
+
+
+class Backbone(nn.Module):
+    """Values of nodes, (N, c, hidden) in the model's dtype; the fields are those of `SplitSAGE`."""
+
+    hidden: int
+    blocks: int
+    opcode_channels: int
+    value_channels: int
+    cross_config: bool
+    embed_config: bool
+    sage: bool
+    per_candidate_norm: bool
+    remat: bool
+    dtype: str
+
+    @nn.compact
+    def __call__(self, batch: Batch) -> jax.Array:
+        parts = (self.cross_config, self.per_candidate_norm)
+        x = Activate(*parts)(batch, self.first(batch))
+        block = nn.remat(Block) if self.remat else Block
+        for i in range(self.blocks):
+            x = block(self.hidden, self.sage, *parts, name=f"block_{i}")(batch, x)
+        return x
+
+    def first(self, batch: Batch) -> jax.Array:
+        table = nn.Embed(LARGEST_VALUE - NOT_CONFIGURABLE + 1, self.value_channels, name="values")
+
+        def embedded(values: jax.Array) -> jax.Array:
+            if not self.embed_config:
+                return values / 8
+            index = jnp.clip(jnp.round(values), NOT_CONFIGURABLE, LARGEST_VALUE).astype(jnp.int32) - NOT_CONFIGURABLE
+            both = jnp.concatenate([table(index), values[..., None] / 8], -1)
+            return both.reshape(*values.shape[:-1], -1)
+
+        nodes = batch.graph.nodes
+        opcode = nn.Embed(OPCODES, self.opcode_channels, name="opcodes")(nodes["opcode"])
+        of_node = jnp.concatenate([nodes["feat"], opcode, embedded(nodes["layout"])], -1)
+        x = nn.Dense(self.hidden, name="nodes")(of_node)[:, None]
+
+        configs = nn.Dense(self.hidden, use_bias=False, name="configs")
+        none = configs(embedded(jnp.full((1, 1, batch.node_config.shape[-1]), float(NOT_CONFIGURABLE))))
+        delta = (configs(embedded(batch.node_config)) - none) * batch.config_mask[:, None, None]
+        x = jnp.broadcast_to(x + none, (x.shape[0], delta.shape[1], self.hidden))
+        return x.at[batch.config_ids].add(delta).astype(self.dtype)
+
+
+class Block(nn.Module):
+    features: int
+    sage: bool
+    cross_config: bool
+    per_candidate: bool
+
+    @nn.compact
+    def __call__(self, batch: Batch, x: jax.Array) -> jax.Array:
+        conv = SAGE if self.sage else GCN
+        return x + Activate(self.cross_config, self.per_candidate)(batch, conv(self.features)(batch, x))

@@ -1,0 +1,162 @@
+"""A trained model that ranks candidates of one program: what a search asks.
+
+    ranker = load_ranker("runs/layout/weights.npz")     # or the name of weights that come with exla
+    scores = ranker.score(graph, configs)               # (c,), lower is faster
+    order = np.argsort(scores, kind="stable")
+
+Sizes are padded to a few (`cost_model/batch.py`), so that programs of about one size share one compilation; with
+JAX's persistent compilation cache switched on, processes share it too. Scores compare candidates of one call:
+they are not times, and those of two calls, or of two programs, do not belong on one scale.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from exla.cost_model.batch import Sample, bucket, collate
+from exla.cost_model.checkpoint import Trained, load
+from exla.cost_model.graph import NODE_CONFIG_FEATURES, TILE_CONFIG_FEATURES, Graph
+from exla.cost_model.inputs import sample_of
+from exla.cost_model.models import KERNEL, MODELS, configures
+from exla.cost_model.pieces import Cut
+from exla.errors import CheckpointError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ranker:
+    """Scores candidates with a trained model.
+
+    Fields:
+      name: of the weights, for reports.
+      trained: the model.
+    """
+
+    name: str
+    trained: Trained = field(repr=False)
+    _apply: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        model = MODELS.get(self.trained.model)(**self.trained.options)
+        object.__setattr__(self, "_apply", jax.jit(model.apply, static_argnames="method"))
+
+    def score(self, graph: Graph, configs: np.ndarray) -> np.ndarray:
+        """Rank candidates of one program.
+
+        A model may compare candidates: a score depends on those it is seen with, and candidates that are scored
+        together are the ones to compare. The same call gives the same scores.
+
+        Args:
+          graph: n nodes, nc of them configurable, features as in `cost_model/features.py`.
+          configs: (c, nc, 18) numbers of each configurable node, or (c, 24) of the whole kernel, as the model reads.
+
+        Returns:
+          (c,) float32, lower is predicted to be faster.
+
+        Raises:
+          TypeError: if `graph` is no `Graph`.
+          ValueError: if configurations do not fit the graph and the model, or are not numbers.
+        """
+        return self._grouped(graph, configs, "score")
+
+    def summaries(self, graph: Graph, configs: np.ndarray) -> np.ndarray:
+        """What the model's head makes its scores of; arguments and errors are those of `score`.
+
+        Returns:
+          (c, f) float32: the score is a linear function of it, for models that are trained by segments too.
+
+        Raises:
+          ValueError: also if the model has no such summary.
+        """
+        if not hasattr(MODELS.get(self.trained.model), "summary"):
+            raise ValueError(f"{self.trained.model} has no summary that its score is a linear function of")
+        return self._grouped(graph, configs, "summary")
+
+    def _grouped(self, graph: Graph, configs: np.ndarray, what: str) -> np.ndarray:
+        """Scores or summaries, as many candidates at a time as in training."""
+        if not isinstance(graph, Graph):
+            raise TypeError(f"expected a Graph, as `file.graph` or `features.graph` is; got {type(graph).__name__}")
+        configs = np.asarray(configs, np.float32)
+        of_kernel = configures(self.trained.model) == KERNEL
+        expected = (TILE_CONFIG_FEATURES,) if of_kernel else (graph.num_config_nodes, NODE_CONFIG_FEATURES)
+        if configs.shape[1:] != expected or configs.ndim != 1 + len(expected):
+            raise ValueError(
+                f"{graph.name}: configurations of shape {configs.shape}; {self.trained.model} reads "
+                f"({', '.join(map(str, ('candidates', *expected)))}) for this graph of {graph.num_config_nodes} "
+                "configurable nodes"
+            )
+        if not np.isfinite(configs).all():
+            raise ValueError(f"{graph.name}: NaN or infinity in configuration {_first_bad(configs)}")
+        if len(configs) == 0:
+            return np.zeros(0, np.float32)
+        reduced, columns = self.trained.inputs.reduced(graph)
+        # As many at a time as in training, since a model may compare them; equal groups, so that one size is compiled.
+        groups = -(-len(configs) // self.trained.inputs.configs)
+        size = bucket(-(-len(configs) // groups))
+        inputs, found = self.trained.inputs, []
+        cut = Cut.of(reduced, size=inputs.segment_size, method=inputs.segment_method) if inputs.segment_size else None
+        # Candidates of a group are strided, not neighbours: neighbours are alike, and are better seen apart.
+        for group in range(groups):
+            mine = configs[group::groups]
+            found.append(self._values(sample_of(reduced, columns, mine), size, cut, what)[: len(mine)])
+        out: np.ndarray = np.empty((len(configs), *found[0].shape[1:]), np.float32)
+        for group, values in enumerate(found):
+            out[group::groups] = values
+        return out
+
+    def _values(self, sample: Sample, size: int, cut: Cut | None, what: str) -> np.ndarray:
+        trained, variables, total = self.trained, self.trained.variables, 0.0
+        if cut is None:
+            how = {} if what == "score" else {"method": what}
+            return np.asarray(self._apply(variables, collate([sample], trained.normaliser, num_configs=size), **how))[0]
+        for number in range(len(cut.pieces)):
+            batch = collate([cut.sample(sample, number)], trained.normaliser, num_configs=size)
+            summary = self._apply(variables, batch, method="summary")[0]
+            total = total + summary * cut.share(number, summary.shape[-1])
+        return np.asarray(self._apply(variables, total, method="score") if what == "score" else total)
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values: the model, its options, its inputs and its card."""
+        trained = self.trained
+        return {
+            "name": self.name,
+            "model": trained.model,
+            "options": dict(trained.options),
+            "inputs": asdict(trained.inputs),
+            "card": dict(trained.card),
+        }
+
+
+def _first_bad(configs: np.ndarray) -> int:
+    return int(np.flatnonzero(~np.isfinite(configs).all(axis=tuple(range(1, configs.ndim))))[0])
+
+
+def shipped_weights() -> dict[str, Path]:
+    """Name -> path, of the weights that come with exla."""
+    folder = Path(str(resources.files("exla.cost_model"))) / "weights"
+    return {path.stem: path for path in sorted(folder.glob("*.npz"))}
+
+
+def load_ranker(weights: str | os.PathLike[str]) -> Ranker:
+    """Load weights.
+
+    Args:
+      weights: a path, or the name of weights that come with exla (`shipped_weights`).
+
+    Raises:
+      CheckpointError: if there are none, or they cannot be used.
+    """
+    path = Path(weights)
+    shipped = shipped_weights()
+    if not path.is_file() and str(weights) in shipped:
+        path = shipped[str(weights)]
+    if not path.exists():
+        names = ", ".join(shipped) or "none yet"
+        raise CheckpointError(f"{weights}: no such file, and no such weights come with exla (there are: {names})")
+    return Ranker(name=path.stem, trained=load(path))

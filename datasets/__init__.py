@@ -1,0 +1,1 @@
+"""Data sets: TpuGraphs files, and profiles of exla's own candidates."""

@@ -1,0 +1,135 @@
+"""Ranking with saved weights, as a search does it."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from exla.cost_model.batch import collate
+from exla.cost_model.checkpoint import Trained, save
+from exla.cost_model.footing import nodes_on_one_footing, tile_configs_on_one_footing
+from exla.cost_model.inputs import Inputs
+from exla.cost_model.models import MODELS
+from exla.cost_model.ranker import load_ranker
+from exla.cost_model.transforms import prune
+from exla.errors import CheckpointError
+from tests.cost_model.made import fitted, made_sample, weights
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+SAMPLE = made_sample(1, nodes=30, edges=40, candidates=20)
+SAMPLE.graph_config[::2, 8:16] = 0  # an empty list of bounds
+SEEN = dataclasses.replace(SAMPLE.graph, node_feat=nodes_on_one_footing(SAMPLE.graph.node_feat))
+"""The graph as models see it."""
+OPTIONS = {"split_sage": {"hidden": 8, "blocks": 1}, "tile_mlp": {"hidden": 8, "layers": 1}}
+
+
+def saved(path, name="split_sage", inputs=None):
+    model, normaliser = MODELS.get(name)(**OPTIONS[name]), fitted([SAMPLE])
+    trained = Trained(
+        model=name,
+        options=OPTIONS[name],
+        variables=weights(model, collate([SAMPLE], normaliser)),
+        normaliser=normaliser,
+        inputs=inputs or Inputs(),
+    )
+    save(path, trained)
+    return trained
+
+
+def test_scores_are_those_of_the_model(tmp_path):
+    trained = saved(tmp_path / "w.npz")
+    scores = load_ranker(tmp_path / "w.npz").score(SAMPLE.graph, SAMPLE.node_config)
+    model = MODELS.get("split_sage")(**OPTIONS["split_sage"])
+    seen = dataclasses.replace(SAMPLE, graph=SEEN)
+    expected = jax.jit(model.apply)(trained.variables, collate([seen], trained.normaliser))[0]
+    assert scores.shape == (20,) and scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_nodes_and_configurations_are_on_one_footing_and_may_have_been_before(tmp_path):
+    """As in training; scores of what is not would be others."""
+    kernel = SAMPLE.graph_config
+    told = SAMPLE.graph.node_feat.copy()
+    told[:, 21:27], told[:, 134:140] = [5, 7, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]
+    graph = dataclasses.replace(SAMPLE.graph, node_feat=told)
+    same = dataclasses.replace(graph, node_feat=nodes_on_one_footing(told))
+    saved(tmp_path / "kernel.npz", "tile_mlp")
+    saved(tmp_path / "nodes.npz")
+    for name, configs, again in (
+        ("nodes", SAMPLE.node_config, SAMPLE.node_config),
+        ("kernel", kernel, tile_configs_on_one_footing(kernel)),
+    ):
+        trained = load_ranker(tmp_path / f"{name}.npz")
+        scores = trained.score(graph, configs)
+        np.testing.assert_array_equal(scores, trained.score(same, again))
+        nothing = {"node_config": np.zeros((20, 4, 18), np.float32), "graph_config": again}
+        seen = dataclasses.replace(SAMPLE, graph=same, **(nothing if name == "kernel" else {}))
+        model = MODELS.get(trained.trained.model)(**trained.trained.options)
+        batch = collate([seen], trained.trained.normaliser)
+        expected = jax.jit(model.apply)(trained.trained.variables, batch)[0]
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_done_to_graphs_in_training_is_done_again(tmp_path):
+    saved(tmp_path / "whole.npz")
+    saved(tmp_path / "pruned.npz", inputs=Inputs(prune_hops=1))
+    less = prune(SAMPLE.graph, 1)
+    assert less.graph.num_nodes < SAMPLE.graph.num_nodes
+    by_hand = load_ranker(tmp_path / "whole.npz").score(less.graph, SAMPLE.node_config[:, less.configs])
+    scores = load_ranker(tmp_path / "pruned.npz").score(SAMPLE.graph, SAMPLE.node_config)
+    np.testing.assert_allclose(scores, by_hand, rtol=1e-4, atol=1e-5)
+
+
+def test_tile_sizes_are_ranked_with_the_same_call(tmp_path):
+    saved(tmp_path / "w.npz", "tile_mlp")
+    scores = load_ranker(tmp_path / "w.npz").score(SAMPLE.graph, SAMPLE.graph_config)
+    assert scores.shape == (20,) and len(np.unique(scores)) == 20
+
+
+@pytest.mark.parametrize("count", [0, 1, Inputs().configs + 5])
+def test_any_number_of_candidates_is_scored_each_in_its_place(tmp_path, count):
+    saved(tmp_path / "w.npz", "tile_mlp")  # scores each candidate by itself, so that groups cannot matter
+    ranker = load_ranker(tmp_path / "w.npz")
+    configs = np.random.default_rng(0).integers(0, 50, (count, 24)).astype(np.float32)
+    scores = ranker.score(SAMPLE.graph, configs)
+    assert scores.shape == (count,)
+    for i in {0, count // 2, count - 1} if count else ():
+        np.testing.assert_allclose(scores[i], ranker.score(SAMPLE.graph, configs[i : i + 1])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_configurations_of_another_program_are_an_error(tmp_path):
+    saved(tmp_path / "w.npz")
+    with pytest.raises(ValueError, match=r"\(20, 3, 18\); split_sage reads \(candidates, 4, 18\)"):
+        load_ranker(tmp_path / "w.npz").score(SAMPLE.graph, SAMPLE.node_config[:, :3])
+
+
+def test_a_name_that_is_neither_file_nor_weights_is_an_error():
+    with pytest.raises(CheckpointError, match="no such file, and no such weights come with exla"):
+        load_ranker("cpu-of-the-moon")
+
+
+def test_a_ranker_says_where_it_comes_from(tmp_path):
+    saved(tmp_path / "w.npz", inputs=Inputs(prune_hops=2))
+    about = load_ranker(tmp_path / "w.npz").describe()
+    assert about["name"] == "w" and about["inputs"] == dataclasses.asdict(Inputs(prune_hops=2))
+
+
+def test_configurations_of_the_other_kind_are_an_error_and_not_scored_alike(tmp_path):
+    saved(tmp_path / "nodes.npz")
+    saved(tmp_path / "kernel.npz", "tile_mlp")
+    with pytest.raises(ValueError, match=r"\(20, 24\); split_sage reads \(candidates, 4, 18\)"):
+        load_ranker(tmp_path / "nodes.npz").score(SAMPLE.graph, SAMPLE.graph_config)
+    with pytest.raises(ValueError, match=r"\(20, 4, 18\); tile_mlp reads \(candidates, 24\)"):
+        load_ranker(tmp_path / "kernel.npz").score(SAMPLE.graph, SAMPLE.node_config)
+
+
+def test_what_is_no_number_or_no_graph_is_an_error(tmp_path):
+    saved(tmp_path / "w.npz")
+    ranker, configs = load_ranker(tmp_path / "w.npz"), SAMPLE.node_config.copy()
+    configs[7, 0, 3] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity in configuration 7"):
+        ranker.score(SAMPLE.graph, configs)
+    with pytest.raises(TypeError, match="expected a Graph, as `file.graph` or `features.graph` is; got Sample"):
+        ranker.score(SAMPLE, configs)
+    assert len(repr(ranker)) < 100

@@ -1,0 +1,1 @@
+"""Training and evaluation of the cost models in `exla.cost_model`."""
