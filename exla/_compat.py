@@ -18,7 +18,7 @@ import numpy as np
 from jax._src import api_util, config, core, linear_util, source_info_util, tree_util
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.lax import lax
-from jax._src.lib import _jax
+from jax._src.lib import _jax, xla_client
 from jax.extend import core as jex_core
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import ad, batching, mlir
@@ -228,6 +228,17 @@ def bind(eqn: Any, *operands: Any, source: Any = None, **params: Any) -> list[An
     with equation_context(eqn, source):
         result = eqn.primitive.bind(*operands, **merged)
     return list(result) if eqn.primitive.multiple_results else [result]
+
+
+def in_scope(eqn: Any, name: str) -> Any:
+    """The same equation inside one more named scope."""
+    source = eqn.source_info
+    return eqn.replace(source_info=source.replace(name_stack=source.name_stack.extend(name)))
+
+
+def scopes(eqn: Any) -> str:
+    """The named scopes that an equation is in, outermost first, as "a/b"; "" for none."""
+    return str(eqn.source_info.name_stack)
 
 
 def source_line(eqn: Any) -> str:
@@ -474,3 +485,12 @@ def threefry(key_data: Any, high: Any, low: Any) -> tuple[Any, Any]:
     """The threefry-2x32 hash of counts, given as two arrays of 32-bit halves, under a key of two words."""
     first, second = threefry2x32_p.bind(key_data[0], key_data[1], high, low)
     return first, second
+
+
+def hlo_text_to_proto(text: str) -> bytes:
+    """A serialised HloModuleProto of HLO text.
+
+    Raises:
+      RuntimeError: if XLA cannot parse it.
+    """
+    return xla_client.hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()

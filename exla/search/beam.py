@@ -42,7 +42,7 @@ def rank(space: Space, start: Candidate, goal: Goal) -> list[Candidate]:
     """
     beam, failed = [start, *space.sunk(start, goal)], []
     for _ in range(MOST_SPLITS):
-        grown = [p for parent in beam for p in _expand(space, parent, goal)]
+        grown = [p for parent in beam for p in _expand(space, parent, goal) if space.is_steady(p)]
         finished = sorted((p for p in grown if space.is_met(p, goal)), key=speed)
         if finished:
             return finished

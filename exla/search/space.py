@@ -24,11 +24,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exla.errors import ReplayMiss
 from exla.ir.memory import Peak, largest_bytes, project
 from exla.ir.program import Program, value_bytes
+from exla.ir.scopes import numbered
 from exla.passes.decisions import Change, CompileOption, Decision, Reorder, Replace, Split
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
@@ -36,11 +37,15 @@ from exla.passes.replay import replay
 from exla.passes.sink import apply_sink, enumerate_sinks
 from exla.passes.split.chunks import grid, tidy
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
+from exla.passes.steady import Steady
 from exla.search.beam import rank
 from exla.search.cost import predict_s
 from exla.search.rewriting import rewrite, source_of
 from exla.strict import tolerate
 from exla.targets.machine import Machine
+
+if TYPE_CHECKING:
+    from exla.search.ranker import CandidateRanker, Ranking
 
 MOST_SINKS = 6
 DEPTH = 2
@@ -125,8 +130,11 @@ class Space:
       option_sets: the target's compile options; empty where they are not exla's to choose.
       room_bytes: what a rewritten product may take between its factors.
       barred: seeds that are not to be split.
+      ranker: finds what orders candidates by what was learned, where there is such; None = nothing does.
+      suits: program -> those of the option sets that are worth trying with it; None = all.
       depth: how many splits one after another the walks make.
       ratio: how chunk sizes grow in the walks.
+      predicted: what was ranked last by what was learned, and how.
     """
 
     program: Program
@@ -137,10 +145,14 @@ class Space:
     option_sets: Sequence[Mapping[str, str]] = ()
     room_bytes: int = 1 << 62
     barred: Callable[[Seed], bool] = lambda seed: False
+    ranker: Callable[[], CandidateRanker | None] | None = None
+    suits: Callable[[Program], Sequence[Mapping[str, str]]] | None = None
     depth: int = DEPTH
     ratio: float = RATIO
     declined: tuple[Declined, ...] = field(default=(), init=False)
     sources: Mapping[Decision, str] = field(default_factory=dict, init=False)
+    predicted: tuple[Sequence[Candidate], Ranking] | None = field(default=None, init=False)
+    _steady: dict[tuple[Change, ...], Steady] = field(default_factory=dict, init=False)
     _barred: set[Split] = field(default_factory=set, init=False)
     _offered: dict[Any, list[Seed]] = field(default_factory=dict, init=False)
     _cut: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
@@ -157,7 +169,7 @@ class Space:
         goal = goal or self.goal
         if candidate.peak.bytes > goal.bytes:
             return False
-        if not self.has_small_values(candidate, goal):
+        if not self.has_small_values(candidate, goal) or not self.is_steady(candidate):
             return False
         loops = (e.params["loop"] for e in candidate.program.eqns if e.primitive.name == "exla_split")
         return goal.most_chunk_bytes is None or all(self.peak(p.body).bytes <= goal.most_chunk_bytes for p in loops)
@@ -178,17 +190,20 @@ class Space:
     @cached_property
     def root(self) -> Candidate:
         """The program as it is."""
-        return self.of(self.program, (), ())
+        return self.of(numbered(self.program), (), ())
 
     @cached_property
     def starts(self) -> tuple[Candidate, ...]:
-        """The candidates that no split has touched: the program as it is, and after each rewrite that pays."""
+        """The candidates that no split has touched: the program as it is, and after each rewrite that pays.
+
+        Their equations are numbered (`exla.ir.scopes`), so that those of a candidate say where they come from.
+        """
         made = rewrite(self.program, self.machine, self.exact, self.room_bytes, self.rules)
         self.declined, self.sources = made.declined, dict(zip(made.decisions, made.sources, strict=True))
         program, found = self.program, [self.root]
         for count, decision in enumerate(made.decisions, 1):
             program = made.program if count == len(made.decisions) else replay(program, decision)
-            found.append(self.of(program, made.decisions[:count], ()))
+            found.append(self.of(numbered(program), made.decisions[:count], ()))
         return tuple(found)
 
     @property
@@ -222,9 +237,28 @@ class Space:
         key = (parent.decisions, tuple(small))
         if key not in self._offered:
             self._offered[key] = list(enumerate_splits(parent.program, held, growths(small, self.exact)))
+        any_will_do = self.steady(parent) is None
         for seed in self._offered[key]:
-            if not self._is_barred(seed) and seed.region.least_chunk < seed.region.size:
+            if self._is_barred(seed) or not seed.region.least_chunk < seed.region.size:
+                continue
+            if any_will_do or self._is_steady_when_cut(parent, seed):
                 yield seed
+
+    def steady(self, candidate: Candidate) -> Steady | None:
+        """What must be computed in one way in what is made of a candidate; None where nothing must."""
+        start = self._start_of(candidate.decisions)
+        found = self._steady.setdefault(start.decisions, Steady(program=start.program))
+        return found if found.numbers else None
+
+    def is_steady(self, candidate: Candidate) -> bool:
+        """Whether what is compared for equality has the same bits wherever the candidate computes it."""
+        steady = self.steady(candidate)
+        return steady is None or steady.holds(candidate.program)
+
+    def _is_steady_when_cut(self, parent: Candidate, seed: Seed) -> bool:
+        """Whether a split into the smallest chunks keeps that: few that do not would with others."""
+        made = self._cut_if_possible(parent, seed, self.chunks(seed)[0])
+        return made is not None and self.is_steady(made)
 
     def bar(self, candidate: Candidate) -> None:
         """Offer none of a candidate's splits any more."""
@@ -232,6 +266,15 @@ class Space:
 
     def _is_barred(self, seed: Seed) -> bool:
         return seed.split(0) in self._barred or self.barred(seed)
+
+    def learned(self, candidates: Sequence[Candidate]) -> Ranking | None:
+        """Candidates in the order of what was learned for the target; None where nothing was."""
+        ranker = None if self.ranker is None else self.ranker()
+        if ranker is None:
+            return None
+        ranking = ranker.rank(self.starts, candidates, self.option_sets)
+        self.predicted = (candidates, ranking)
+        return ranking
 
     def ranked(self, start: Candidate, goal: Goal | None = None) -> list[Candidate]:
         """The candidates that promise most, best first: within the goal by predicted time, else the smallest peaks."""
@@ -261,9 +304,15 @@ class Space:
         Raises:
           ReplayMiss: if one does not apply.
         """
-        program, changes, seeds, _ = replay_all(self.program, decisions, anew=anew)
+        start = self._start_of(decisions)
+        rest = decisions[len(start.decisions) :]
+        program, changes, seeds, _ = replay_all(start.program, rest, anew=anew)
         options = tuple(d for d in decisions if isinstance(d, CompileOption))
-        return replace(self.of(program, changes, seeds), options=options or None)
+        return replace(self.of(program, (*start.decisions, *changes), seeds), options=options or None)
+
+    def _start_of(self, decisions: Sequence[Decision]) -> Candidate:
+        """The start that some decisions begin with: the one with most of them."""
+        return max((s for s in self.starts if _begins(decisions, s.decisions)), key=lambda s: len(s.decisions))
 
     @cached_property
     def _unsplit(self) -> list[Candidate]:
@@ -271,7 +320,14 @@ class Space:
 
     def under(self, candidate: Candidate) -> Iterator[Candidate]:
         """A candidate under each option set."""
-        for names in self.option_sets or ({},):
+        return self._with(candidate, self.option_sets)
+
+    def suited(self, candidate: Candidate) -> Iterator[Candidate]:
+        """A candidate under each option set that is worth trying with it."""
+        return self._with(candidate, self.suits(candidate.program) if self.suits and self.option_sets else ())
+
+    def _with(self, candidate: Candidate, option_sets: Sequence[Mapping[str, str]]) -> Iterator[Candidate]:
+        for names in option_sets or ({},):
             chosen = tuple(CompileOption(name=k, value=v) for k, v in names.items())
             yield replace(candidate, options=chosen or None)
 
@@ -439,6 +495,10 @@ class Space:
             return None
         seed = generator.choice(offers)
         return [*parent.decisions, seed.split(generator.choice(self.chunks(seed))), *(parent.options or ())]
+
+
+def _begins(decisions: Sequence[Decision], first: Sequence[Decision]) -> bool:
+    return tuple(decisions[: len(first)]) == tuple(first)
 
 
 def _value_of(seed: Seed) -> tuple[Any, ...]:

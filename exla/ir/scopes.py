@@ -1,0 +1,52 @@
+"""Numbered scopes: which equation of a program an operation comes from, wherever passes and the compiler take it.
+
+    numbered(program)                                   every equation in a named scope "exla.<number>"
+    number_of("jit(run)/while/body/exla.12/add")        12
+
+JAX keeps an equation's scopes when it is traced again, in the body of a chunk loop too, and hands them to XLA, which
+keeps them as the `op_name` of every instruction. So both a candidate's equations and the HLO of the program before it
+was split say which equation of that program they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from exla import _compat
+from exla.ir.program import Program
+
+_SCOPE = re.compile(r"exla\.(\d+)(?![\w.])")
+
+
+def numbered(program: Program) -> Program:
+    """The same program, each equation in a scope that has its number; those of control-flow bodies are counted too.
+
+    A program that has been numbered before is numbered anew: the innermost scope counts.
+    """
+    counter = iter(range(1 << 62))
+    return Program(jaxpr=_numbered(program.jaxpr, lambda: next(counter)), consts=program.consts)
+
+
+def _numbered(jaxpr: Any, number: Callable[[], int]) -> Any:
+    eqns = []
+    for eqn in jaxpr.eqns:
+        mine = number()
+        params = eqn.params
+        bodies = _compat.bodies(eqn)
+        if bodies:
+            params = _compat.with_bodies(eqn, [b.replace(jaxpr=_numbered(b.jaxpr, number)) for b in bodies])
+        eqns.append(_compat.in_scope(eqn, f"exla.{mine}").replace(params=params))
+    return jaxpr.replace(eqns=eqns)
+
+
+def number_of(scopes: str) -> int | None:
+    """The number in a name of nested scopes, the innermost; None where there is none."""
+    found = _SCOPE.findall(scopes)
+    return int(found[-1]) if found else None
+
+
+def equation_number(eqn: Any) -> int | None:
+    """The number of the equation that this one is, or comes from."""
+    return number_of(_compat.scopes(eqn))

@@ -1,0 +1,86 @@
+"""What is compared for equality is computed in one way: derivatives of extremes survive every split that is offered."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from exla.call import read
+from exla.ir.emit import emit
+from exla.ir.scopes import numbered
+from exla.passes.decisions import Growth
+from exla.passes.split.decide import apply_seed, enumerate_splits
+from exla.passes.steady import Steady
+from exla.passes.unless import EXPANSIONS
+from tests.cost_model.test_split_configs import space
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+def largest_shares(x, y):
+    """The gradient of the largest shares of a softmax: equality with a maximum, of what a sum is in."""
+
+    def total(z):
+        shares = jax.nn.softmax(jnp.sum(jnp.minimum(z[:, None], y[None]), axis=-1), axis=1)
+        return jnp.sum(jnp.min(shares, axis=1)) + jnp.sum(jnp.max(shares, axis=0))
+
+    return jax.grad(total)(x)
+
+
+def arguments(n=64, m=96):
+    generator = np.random.default_rng(0)
+    return tuple(generator.standard_normal(shape, dtype=np.float32) for shape in ((n, 5), (m, 5)))
+
+
+def in_float64(function, values):
+    jax.config.update("jax_enable_x64", True)
+    try:
+        return np.asarray(jax.jit(function)(*(v.astype(np.float64) for v in values)))
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def test_every_candidate_that_is_offered_has_the_right_gradient_and_some_are_not_offered():
+    values = arguments()
+    made = space(largest_shares, values, share=0.1)
+    want = in_float64(largest_shares, values)
+    steady = made.steady(made.root)
+    assert steady is not None and steady.numbers
+    offered = list(itertools.islice(made.below(made.root), 24))
+    for candidate in offered[::4]:
+        (got,) = jax.jit(emit(candidate.program, EXPANSIONS))(*values)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max(), err_msg=str(candidate))
+
+    growths = [Growth(small_bytes=64, online=online) for online in (False, True)]
+    refused = wrong = 0
+    first = next(c for c in (made.cut(made.root, s, 8) for s in made.offers(made.root)) if made.is_steady(c))
+    for seed in enumerate_splits(first.program, made.unfused(first).held, growths, values=8):
+        if not seed.decision.path:
+            continue
+        program = apply_seed(first.program, seed, max(seed.region.least_chunk, seed.region.size // 2))
+        if not steady.holds(program):
+            refused += 1
+            (got,) = jax.jit(emit(program, EXPANSIONS))(*values)
+            wrong += np.max(np.abs(got - want)) > 1e-3 * np.abs(want).max()
+    assert refused and wrong, "some of what is refused would be wrong"
+
+
+def test_programs_that_compare_nothing_of_the_kind_are_free():
+    def smooth(x, y):
+        return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)).sum(axis=1)
+
+    def equal_to_a_number(x, y):
+        return jnp.where(x @ y.T == 0, 1.0, 2.0).sum(axis=1)
+
+    for function in (smooth, equal_to_a_number):
+        flat = numbered(read(jax.make_jaxpr(function)(*arguments()), "cpu"))
+        assert not Steady(program=flat).numbers
+
+
+def test_the_beam_keeps_nothing_unsteady(monkeypatch):
+    made = space(lambda x, y: jnp.exp(-jnp.abs(x[:, None] - y[None])).sum(axis=(1, 2)), arguments(), share=0.1)
+    assert made.ranked(made.root)
+    monkeypatch.setattr(type(made), "is_steady", lambda self, candidate: False)
+    assert not made.ranked(made.root), "where nothing is steady, nothing is tried, however small"
