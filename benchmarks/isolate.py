@@ -8,6 +8,8 @@ True
 
 starts `python -m benchmarks.isolate benchmarks.isolate:noise_floor '{}'`, which prints one line of JSON on stdout. Only
 a name and JSON cross the boundary, so a child can be started again by hand from the line that is printed on a failure.
+`call_each` makes several such calls, each in a process of its own, and imports their module once: the process that
+imported it has no devices and no threads yet, and is forked for each.
 
 In the child, `growth(run)` takes the baseline as late as possible: the runtime is warm, the arguments are resident and
 the program is compiled (a compilation takes 100 MiB and more, which are not the program's). Memory that the compiler
@@ -20,10 +22,11 @@ What this does not do: it does not see memory on an accelerator, and it works on
 
 import importlib
 import json
+import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,18 @@ def call(function: str, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) 
     Raises:
       ChildError: the process exited with an error, was killed, or ran out of time.
     """
+    return json.loads(_said(function, arguments, timeout_s)[-1])
+
+
+def call_each(
+    function: str, calls: Sequence[Mapping[str, Any]], timeout_s: float = DEFAULT_TIMEOUT_S
+) -> list[dict[str, Any]]:
+    """Calls `function` once for each of `calls`, its keyword arguments, one after another, as `call` does."""
+    return [json.loads(line) for line in _said(function, list(calls), timeout_s)[-len(calls) :]]
+
+
+def _said(function: str, arguments: Any, timeout_s: float) -> list[str]:
+    """The lines that a process printed which was given a function and what to call it with."""
     command = [sys.executable, "-m", "benchmarks.isolate", function, json.dumps(arguments)]
     shown = shlex.join(["python", *command[1:]])
     try:
@@ -61,7 +76,7 @@ def call(function: str, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) 
     lines = child.stdout.splitlines()
     if child.returncode != 0 or not lines:
         raise ChildError(f"exit status {child.returncode}: {shown}\n{child.stderr[-2000:]}")
-    return json.loads(lines[-1])
+    return lines
 
 
 def noise_floor() -> dict[str, Any]:
@@ -75,10 +90,24 @@ def noise_floor() -> dict[str, Any]:
     return {"growth_bytes": grown.growth_bytes, "resettable": grown.resettable}
 
 
-def _main(function: str, arguments: Mapping[str, Any]) -> None:
+def _main(function: str, arguments: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
+    """Print what the function returns; of several calls, until one fails."""
     module, name = function.split(":")
-    print(json.dumps(getattr(importlib.import_module(module), name)(**arguments)))
+    called = getattr(importlib.import_module(module), name)
+    if isinstance(arguments, Mapping):
+        print(json.dumps(called(**arguments)))
+        return 0
+    for each in arguments:
+        child = os.fork()
+        if child == 0:
+            print(json.dumps(called(**each)), flush=True)
+            os._exit(0)  # nothing that the parent imported is to end twice
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status != 0:
+            print(f"{function} failed with status {status} on {json.dumps(each)}", file=sys.stderr)
+            return 1
+    return 0
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], json.loads(sys.argv[2]))
+    sys.exit(_main(sys.argv[1], json.loads(sys.argv[2])))

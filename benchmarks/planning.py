@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 import exla
 from benchmarks import isolate, record
-from tests.zoo.programs import ZOO
+from exla.datasets.profiling.zoo.programs import ZOO
 
 SHARE = 1 / 4
 

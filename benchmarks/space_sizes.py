@@ -11,7 +11,7 @@ import time
 
 import exla
 from benchmarks import record
-from tests.zoo.programs import ZOO
+from exla.datasets.profiling.zoo.programs import ZOO
 
 NAMES = (
     *("rbf_product", "chamfer", "nearest_neighbours", "kmeans_step", "attention"),

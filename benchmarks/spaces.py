@@ -20,6 +20,7 @@ import jax
 
 from benchmarks import record
 from exla.call import read
+from exla.datasets.profiling.zoo.programs import ZOO
 from exla.options import Options
 from exla.search.attempt import Attempt
 from exla.search.choice import Call
@@ -30,7 +31,6 @@ from exla.search.space import Candidate, Space
 from exla.search.strategy import STRATEGIES, Outcome, starts
 from exla.search.tune import Tuning
 from exla.targets.base import find_target
-from tests.zoo.programs import ZOO
 
 SHARE = 1 / 8
 """Of the projected temporaries of the plain program: the room in which it is to run."""

@@ -57,7 +57,7 @@ def _sum_of(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def programs() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     """Name -> (function, its arguments as ShapeDtypeStructs)."""
-    from tests.zoo.programs import ZOO
+    from exla.datasets.profiling.zoo.programs import ZOO
 
     found: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
     for name, (function, shapes) in LARGE.items():

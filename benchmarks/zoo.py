@@ -2,8 +2,8 @@
 
     python -m benchmarks.zoo [--names chamfer fft] [--caps 64MiB 256MiB 1GiB 4GiB] [--budget-s 3600] [--table]
 
-Each program of `tests.zoo.programs` runs in a fresh process with a time limit and a memory ceiling. A cap is what the
-program may use beside its arguments and results: `memory_limit` is their bytes plus the cap.
+Each program of `exla.datasets.profiling.zoo` runs in a fresh process with a time limit and a memory ceiling. A cap is
+what the program may use beside its arguments and results: `memory_limit` is their bytes plus the cap.
 
 - At the size `fitting`: the plan, one run and its values against float64, for each cap; then every cap and `jax.jit`,
   taking turns, where `jax.jit` needs at most `MOST_PLAIN_BYTES`.
@@ -33,8 +33,8 @@ from rich.table import Table
 from benchmarks import isolate, record
 from benchmarks.isolate import MIB
 from benchmarks.timing import alternate, seconds_of
+from exla.datasets.profiling.zoo.programs import ZOO, ZooProgram
 from exla.units import format_bytes, parse_size
-from tests.zoo.programs import ZOO, ZooProgram
 from tests.zoo.test_zoo import fixed_bytes, in_float64, size
 
 CAPS = ("64MiB", "256MiB", "1GiB", "4GiB")

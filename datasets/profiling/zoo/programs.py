@@ -1,6 +1,6 @@
 """The zoo: every program with its arguments and the scales at which it is tried.
 
->>> from tests.zoo.programs import ZOO
+>>> from exla.datasets.profiling.zoo.programs import ZOO
 >>> program = ZOO["chamfer"]
 >>> program.function(*program.arguments(program.tiny))
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.zoo import (
+from exla.datasets.profiling.zoo import (
     attention,
     derivatives,
     distances,

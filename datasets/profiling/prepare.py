@@ -1,0 +1,129 @@
+"""An instance made ready: its program traced at a size that fits the wish, its limit, its space, its candidates."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from exla.call import read
+from exla.datasets.profiling.campaign import Campaign, Instance
+from exla.ir.memory import Peak
+from exla.options import Options
+from exla.search.attempt import Attempt
+from exla.search.choice import Call
+from exla.search.driver import limit_of, make_space
+from exla.search.pool import pool
+from exla.search.space import Candidate, Space
+from exla.search.strategy import STRATEGIES, Outcome
+from exla.targets.base import Target, find_target
+
+HEURISTIC = 3
+"""Candidates of the paper's rule in each instance, so that it can be compared with: the first, and where that does not
+obey the next."""
+STEPS = 2**0.5
+"""Sizes that are tried grow by this factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """An instance, ready to be measured.
+
+    Attributes:
+      instance: which.
+      size: its size, found by its projected peak.
+      function, arguments: the plain program and its arrays.
+      attempt: compiles and counts; it reads and writes no records.
+      space: what can be done.
+    """
+
+    instance: Instance
+    size: int
+    function: Callable[..., Any] = field(repr=False)
+    arguments: tuple[Any, ...] = field(repr=False)
+    attempt: Attempt = field(repr=False)
+    space: Space = field(repr=False)
+
+    def candidates(self, campaign: Campaign) -> list[Candidate]:
+        """The candidates that the campaign measures: what the heuristic asks first, then those of the pool."""
+        session = STRATEGIES.get("heuristic").start(self.space)
+        found: dict[tuple, Candidate] = {}
+        for _ in range(HEURISTIC):
+            candidate = session.ask()
+            if candidate is None:
+                break
+            for dressed in [candidate] if candidate.options is not None else self.space.suited(candidate):
+                found[dressed.all_decisions] = dressed
+            session.tell(Outcome(status="over_limit", peak_bytes=2 * self.attempt.limit_bytes))
+        seed = seed_of(campaign, self.instance)
+        found.update((c.all_decisions, c) for c in pool(self.space, most=campaign.candidates, seed=seed, seconds=2.0))
+        return [c for c in found.values() if c.all_decisions]
+
+
+def seed_of(campaign: Campaign, instance: Instance) -> int:
+    """The seed of an instance, the same in every process."""
+    return zlib.crc32(f"{campaign.seed} {instance.name}".encode())
+
+
+def prepare(instance: Instance, target_name: str) -> Prepared:
+    """Trace an instance and say what can be done with it.
+
+    Args:
+      instance: which.
+      target_name: what is compiled for.
+    """
+    function, arguments_of, least = instance.made()
+    target = find_target(target_name)
+    size, program, floor = _sized(function, arguments_of, least, instance.megabytes * 1e6, target)
+    arguments = arguments_of(size)
+    fixed = floor.arguments_bytes + floor.outputs_bytes
+    limit = fixed + max(int((floor.bytes - fixed) * instance.share), 4096)
+    options = Options(memory_limit=limit, search="analytic", target=target_name, records="off")
+    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+
+    def compile_plain() -> Any:
+        if target.platform == "cpu":
+            return jax.jit(function).lower(*arguments).compile()
+        placed = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=target.sharding()), structs)
+        return jax.jit(function).lower(*placed).compile()
+
+    call = Call(program=program, compile_plain=compile_plain, donated=(), compiler_options={})
+    attempt = Attempt(
+        call=call, target=target, options=options, limit_bytes=limit_of(options, target), store=None, key={}
+    )
+    return Prepared(
+        instance=instance,
+        size=size,
+        function=function,
+        arguments=arguments,
+        attempt=attempt,
+        space=make_space(attempt, floor),
+    )
+
+
+def _sized(
+    function: Callable[..., Any], arguments_of: Callable[[int], Any], least: int, wanted: float, target: Target
+) -> tuple[int, Any, Peak]:
+    """The size at which the projected peak is nearest to what is wanted."""
+    options = Options(memory_limit=1 << 60, target=target.name, records="off")
+
+    def at(size: int) -> tuple[int, Any, Peak]:
+        program = read(jax.make_jaxpr(function)(*arguments_of(size)), target.platform)
+        call = Call(program=program, compile_plain=lambda: None, donated=(), compiler_options={})
+        attempt = Attempt(call=call, target=target, options=options, limit_bytes=1, store=None, key={})
+        return size, program, attempt.projected(program)
+
+    found = at(least)
+    while found[2].bytes < wanted:
+        growth = wanted / max(found[2].bytes, 1)
+        # Peaks grow with the size or with its square or cube; a step never goes beyond what the square root says.
+        size = max(math.ceil(found[0] * min(max(growth**0.4, STEPS**0.5), 8)), found[0] + 1)
+        bigger = at(size)
+        if bigger[2].bytes > wanted and abs(math.log(bigger[2].bytes / wanted)) > abs(math.log(growth)):
+            break
+        found = bigger
+    return found

@@ -1,0 +1,1 @@
+"""The zoo: real programs of every kind, unchanged, with their sources."""

@@ -1,0 +1,67 @@
+"""Say how far a profiling campaign is: instances, records by status, candidates timed, seconds spent.
+
+exla profile status runs/cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from exla.errors import ExlaError
+from exla.report.records import printable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what `exla profile run` wrote")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print how far each is; 0, or 1 where a folder holds no campaign."""
+    from exla.datasets.profiling.run import Folder
+
+    try:
+        for path in arguments.folders:
+            _show(Folder.open(path), as_json=arguments.json)
+    except (ExlaError, OSError) as error:
+        print(f"exla: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _show(folder: Any, *, as_json: bool) -> None:
+    finished = folder.finished()
+    statuses, bad, timed = Counter[str](), 0, 0
+    for _, records, wrong in folder.records():
+        statuses.update(r.status for r in records)
+        timed += sum(r.run_s is not None or "estimated_cycles" in r.extra for r in records)
+        bad += wrong
+    failed = sorted(name for name, one in finished.items() if one.status != "ok")
+    row = {
+        "campaign": folder.campaign.name,
+        "target": folder.campaign.target,
+        "label": folder.campaign.label,
+        "instances": sum(1 for _ in folder.campaign.instances()),
+        "finished": len(finished),
+        "failed": failed,
+        "records": dict(statuses),
+        "with_a_time": timed,
+        "bad_lines": bad,
+        "seconds": round(sum(one.seconds for one in finished.values())),
+    }
+    if as_json:
+        print(json.dumps(row))
+        return
+    print(f"{printable(folder.campaign.name)} for {folder.campaign.target} ({folder.campaign.label})")
+    print(f"  {len(finished):,} of {row['instances']:,} instances finished, {len(failed)} of them failed")
+    counted = ", ".join(f"{count:,} {status}" for status, count in statuses.most_common())
+    print(f"  {sum(statuses.values()):,} records: {counted or 'none'}; {timed:,} with a time")
+    if bad:
+        print(f"  {bad} lines are no records")
+    for name in failed:
+        print(f"  {name}: {printable(finished[name].said)}")

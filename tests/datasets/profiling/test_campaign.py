@@ -1,0 +1,70 @@
+"""What a campaign file says, and what it does not."""
+
+import pytest
+
+from exla.datasets.profiling.campaign import Campaign, from_dict, read_campaign
+from exla.datasets.profiling.generated import generate
+from exla.datasets.profiling.zoo.families import FAMILIES
+from exla.datasets.profiling.zoo.programs import ZOO
+from exla.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("megabyte = [3]", "did you mean 'megabytes'"),
+        ('zoo = ["chamfr"]', "did you mean 'chamfer'"),
+        ("megabytes = 3", "megabytes: expected a list"),
+        ('megabytes = ["3"]', "megabytes: expected float"),
+        ("candidates = true", "candidates: expected int"),
+        ("shares = [1.5]", "between 0 and 1"),
+        ("megabytes = []", "one of each at least"),
+        ("candidates = 0", "above 0"),
+        ("name = ", "no campaign can be read"),
+    ],
+)
+def test_what_is_no_campaign_is_refused_with_what_there_is(tmp_path, text, said):
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(OptionError, match=said):
+        read_campaign(tmp_path / "c.toml")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(OptionError, match="nowhere.toml"):
+        read_campaign(tmp_path / "nowhere.toml")
+
+
+def test_every_program_of_the_zoo_that_can_be_split_is_in_one_family():
+    names = [name for family in FAMILIES.values() for name in family]
+    assert len(names) == len(set(names))
+    assert set(names) == {name for name, p in ZOO.items() if p.over is not None}
+
+
+def test_a_family_is_of_one_split_and_all_splits_have_some():
+    instances = list(Campaign(generated=60).instances())
+    assert len({i.name for i in instances}) == len(instances)
+    splits = {}
+    for instance in instances:
+        assert splits.setdefault(instance.family, instance.split) == instance.split
+    assert set(splits.values()) == {"train", "valid", "test"} and len(splits) >= 50
+
+
+def test_a_campaign_that_is_stopped_early_has_seen_many_families():
+    first = list(Campaign(generated=60).instances())[:60]
+    assert len({i.family for i in first}) >= 25 and len({(i.megabytes, i.share) for i in first}) == 4
+
+
+def test_the_same_seed_makes_the_same_program():
+    for seed in range(12):
+        one, other = generate(seed), generate(seed)
+        assert one.family == other.family
+        arguments = one.arguments(24)
+        first, second = one.function(*arguments), other.function(*other.arguments(24))
+        assert str(first) == str(second)
+
+
+def test_a_campaign_is_what_its_values_say():
+    made = from_dict({"name": "a", "megabytes": [8], "zoo": ["chamfer"], "rounds_s": 1})
+    assert made.megabytes == (8,) and made.zoo == ("chamfer",) and made.rounds_s == 1.0
+    assert made.label == "wall_clock" and from_dict({"target": "tpu:v5e"}).label == "tpu_estimate"
+    assert {i.name for i in made.instances()} == {"chamfer-8MB-0.3", "chamfer-8MB-0.1"}

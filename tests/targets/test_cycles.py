@@ -1,0 +1,79 @@
+"""The TPU compiler's estimate, summed over a schedule."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import exla
+from exla.targets.base import TARGETS
+from exla.targets.cycles import estimated_cycles
+
+LOOP = """HloModule m
+%fused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %neg.1 = f32[8]{0} negate(%p), backend_config={"window_config":{"estimated_cycles":"999"}}
+}
+
+%body (t: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %t = (s32[], f32[8]) parameter(0)
+  %x = f32[8]{0} get-tuple-element(%t), index=1
+  %f.1 = f32[8]{0} fusion(%x), kind=kLoop, calls=%fused, backend_config={"window_config":{"estimated_cycles":"10"}}
+  %f.2 = f32[8]{0} fusion(%f.1), kind=kLoop, calls=%fused, backend_config={"window_config":{"estimated_cycles":"5"}}
+  ROOT %r = (s32[], f32[8]) tuple(%x, %f.2)
+}
+
+%condition (t.1: (s32[], f32[8])) -> pred[] {
+  %t.1 = (s32[], f32[8]) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%t.1), index=0
+  %c = s32[]{:T(128)} constant(100)
+  ROOT %lt = pred[] compare(%i, %c), direction=LT
+}
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %first = f32[8]{0} fusion(%a), kind=kLoop, calls=%fused, backend_config={"window_config":{"estimated_cycles":"7"}}
+  %while.1 = (s32[], f32[8]) while(%first), condition=%condition, body=%body
+  ROOT %out = f32[8]{0} get-tuple-element(%while.1), index=1
+}
+"""
+
+
+def test_what_runs_in_a_loop_counts_once_a_trip_and_what_is_fused_only_as_the_fusion():
+    found = estimated_cycles(LOOP)
+    assert found is not None and found.total == 7 + 100 * 15 and found.unknown_trips == 0
+
+
+def test_a_loop_of_unknown_length_is_counted_once_and_said():
+    found = estimated_cycles(LOOP.replace("constant(100)", "parameter(1)"))
+    assert found is not None and found.total == 7 + 15 and found.unknown_trips == 1
+
+
+def test_a_conditional_takes_its_longest_branch():
+    text = LOOP.replace(
+        "while(%first), condition=%condition, body=%body",
+        "conditional(%first), branch_computations={%body, %condition}",
+    )
+    assert estimated_cycles(text).total == 7 + 15
+
+
+def test_text_without_estimates_has_none():
+    assert estimated_cycles("HloModule m\n\nENTRY %main (a: f32[]) -> f32[] {\n}") is None
+    assert estimated_cycles("") is None
+
+
+def test_the_loops_of_the_real_compiler_are_understood():
+    install = TARGETS.get("tpu:v5e").install()
+    if install is not None:
+        pytest.skip(f"the compiler of tpu:v5e is not installed: pip install {install}")
+
+    def smooth(x, y, v):
+        return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)) @ v
+
+    points = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((6000, 3), (6000, 3), (6000,))]
+    compiled = exla.compile(smooth, points, target="tpu:v5e", memory_limit="4MiB")
+    found = estimated_cycles(compiled.as_text())
+    assert " while(" in compiled.as_text() and found is not None and found.unknown_trips == 0
+    once = sum(int(n) for n in re.findall(r'"estimated_cycles":"(\d+)"', compiled.as_text()))
+    assert found.total > 3 * once / 2  # what is in the loop runs several times
