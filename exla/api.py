@@ -366,6 +366,7 @@ def jit(
     tensor_split_size: int | str | None = None,
     records: str | None = None,
     verify: str | None = None,
+    learn: str | None = None,
     rules: Sequence[str] | None = None,
     search_seconds: float | None = None,
     search_trials: int | None = None,
@@ -389,6 +390,8 @@ def jit(
       records: use of the tuning records, "append", "read" or "off".
       verify: what shows that the limit is obeyed: "compile", the compiler's count; "run", a run in a fresh process
         with made-up arguments besides (CPU only).
+      learn: "online": what a search that measures finds moves the weights that search="learned" ranks by, on this
+        machine; "off": nothing does.
       rules: names of replace rules that are in force only where they are asked for (`exla rules verify` lists them).
       search_seconds: what a search that measures may take, 60 by default.
       search_trials: how many candidates it may try, 32 by default.
@@ -415,6 +418,7 @@ def jit(
         tensor_split_size=tensor_split_size,
         records=records,
         verify=verify,
+        learn=learn,
         rules=rules,
         search_seconds=search_seconds,
         search_trials=search_trials,

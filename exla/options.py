@@ -17,19 +17,19 @@ from exla.errors import OptionError
 from exla.targets.base import TARGETS
 from exla.units import parse_size
 
-SEARCHES = ("analytic", "heuristic", "measured", "evolutionary", "random", "exhaustive", "off")
+SEARCHES = ("analytic", "learned", "heuristic", "measured", "evolutionary", "random", "exhaustive", "off")
 NUMERICS = ("reassociate", "exact")
 RECORDS = ("append", "read", "off")
 VERIFY = ("compile", "run")
+LEARN = ("off", "online")
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "search": SEARCHES,
     "numerics": NUMERICS,
     "records": RECORDS,
     "verify": VERIFY,
+    "learn": LEARN,
 }
-PLANNED = {"search": ("learned",)}
-"""Values that the design names and this release does not have yet."""
-OTHER_VARIABLES = ("EXLA_RECORDS_DIR", "EXLA_STRICT")
+OTHER_VARIABLES = ("EXLA_RECORDS_DIR", "EXLA_STRICT", "EXLA_WEIGHTS")
 SIZES = ("memory_limit", "tensor_size_threshold", "tensor_split_size")
 
 
@@ -46,6 +46,7 @@ class Options:
       tensor_split_size: bytes that one chunk's working set may not exceed; None = no such limit.
       records: whether tuning records are read and written, only read, or neither.
       verify: what shows that the limit is obeyed: "compile" the compiler's count, "run" a run in a fresh process too.
+      learn: whether what a search measures moves the weights that search="learned" ranks by on this machine.
       rules: names of opt-in replace rules that are in force too.
       search_seconds: seconds that a search which measures may take.
       search_trials: candidates that it may try.
@@ -59,6 +60,7 @@ class Options:
     tensor_split_size: int | None = None
     records: str = "append"
     verify: str = "compile"
+    learn: str = "off"
     rules: tuple[str, ...] = ()
     search_seconds: float = 60.0
     search_trials: int = 32
@@ -154,8 +156,6 @@ def _choice(name: str, label: str, value: Any) -> str:
     if isinstance(value, str) and value in valid:
         return value
     listed = ", ".join(repr(v) for v in valid)
-    if isinstance(value, str) and value.partition(":")[0] in PLANNED.get(name, ()):
-        raise OptionError(f"{label}={value!r} is not in this release; valid values: {listed}")
     near = difflib.get_close_matches(str(value), valid, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise OptionError(f"{label}={value!r} is unknown{hint}; valid values: {listed}")

@@ -4,8 +4,9 @@
 
 Each candidate is compiled, compared with the plain function's values, and timed in a process of its own, on arguments
 that are made up. What is found is recorded: `exla.jit` of the same function with the same limit uses the winner from
-then on, in any process. Stop it when you like: Ctrl-C keeps the best so far, and started again with the same seed it
-goes on where it was. For one CPU.
+then on, in any process. With --learn online it also moves the weights that search="learned" ranks by on this machine,
+where that ranks other programs better. Stop it when you like: Ctrl-C keeps the best so far, and started again with the
+same seed it goes on where it was. For one CPU.
 
 PROGRAM, --shapes and the options are those of `exla plan`.
 """
@@ -59,9 +60,10 @@ def _tune(arguments: argparse.Namespace) -> int:
         raise OptionError(f"search={options['search']!r} measures nothing; those that do: {those}")
     jax.config.update("jax_compilation_cache_dir", None)  # a cached program says nothing of its compilation
     found: list[Tuned] = []
+    learned: list[str] = []
     most = Options.resolve(search_trials=options.get("search_trials")).search_trials
     with _progress(arguments, most) as show:
-        token = listener.set(Listener(seed=arguments.seed, trial=show, done=found.append))
+        token = listener.set(Listener(seed=arguments.seed, trial=show, done=found.append, learned=learned.append))
         try:
             plan = api.jit(subject.function, **options).plan(
                 *subject.arguments.positional, **subject.arguments.keywords
@@ -72,6 +74,8 @@ def _tune(arguments: argparse.Namespace) -> int:
         for tuned in found:
             _print(tuned)
             print(_outcome(tuned, Options.resolve(records=options.get("records")).records))
+        for words in learned:
+            print(words)
         print(plan)
     else:
         for tuned in found:

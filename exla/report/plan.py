@@ -56,6 +56,7 @@ class Plan:
       values: what was done about each big value.
       tried: the candidates in the order they were compiled.
       declined: rewrites that were found and not applied, each with its reason.
+      prediction: what was predicted of the candidate by what was learned, in words; empty where nothing was.
       source: "search" or "record".
       search_s: seconds that planning and compiling took.
       compiled: jax's Compiled object.
@@ -74,6 +75,7 @@ class Plan:
     values: tuple[ValueReport, ...]
     tried: tuple[Tried, ...]
     declined: tuple[str, ...]
+    prediction: tuple[str, ...]
     source: str
     search_s: float
     compiled: Any = field(repr=False)
@@ -123,6 +125,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
         values=tuple(_values(original, choice)),
         tried=choice.tried,
         declined=tuple(map(str, choice.declined)),
+        prediction=() if choice.prediction is None else tuple(choice.prediction.lines()),
         source=choice.source,
         search_s=choice.search_s,
         compiled=choice.compiled,
@@ -141,6 +144,8 @@ def explain_text(plan: Plan) -> str:
         lines.append("  none")
     if plan.declined:
         lines += ["", "rewrites that were found and not applied:", *(f"  {why}" for why in plan.declined)]
+    if plan.prediction:
+        lines += ["", "why this candidate:", *(f"  {line}" for line in plan.prediction)]
     lines += ["", f"candidates compiled ({plan.source}, {plan.search_s:.2f} s):"]
     for tried in plan.tried:
         if tried.compiled_bytes is None:

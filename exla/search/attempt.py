@@ -239,6 +239,18 @@ class Attempt:
             return f"its devices exchange data {found.total} times, {found.in_loops} of them on every trip of a loop"
         return ""
 
+    def chosen(self, choice: Choice) -> None:
+        """Record once more what was chosen of several that obey: the next process replays the last of them."""
+        if self.records_compiled:
+            self.record(
+                choice.decisions,
+                "ok",
+                projected_bytes=choice.peak.bytes,
+                compiled_bytes=choice.compiled_bytes.total,
+                measured_bytes=choice.measured_bytes,
+                is_default=choice.untouched,
+            )
+
     def records(self) -> Sequence[Record]:
         """The records of this call, oldest first."""
         return () if self.store is None else self.store.lookup(self.key)

@@ -14,6 +14,7 @@ known well enough, the seconds are up, or the candidate is hopeless.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import math
 import os
@@ -136,18 +137,8 @@ def measure_time(
         return {"status": "wrong_result", "error": error if math.isfinite(error) else None}
     del values
     programs = programs if takes_turns else programs[-1:]
-    taken: list[list[float]] = [[] for _ in programs]
-    end = time.perf_counter() + seconds
-    while len(taken[0]) < MOST_ROUNDS:
-        for program, times in zip(programs, taken, strict=True):
-            begin = time.perf_counter()
-            jax.block_until_ready(program.run(arguments))
-            times.append(time.perf_counter() - begin)
-        if best_s is not None and min(taken[-1]) > HOPELESS * best_s:
-            break
-        enough = len(taken[0]) >= LEAST_ROUNDS and all(spread(t) < PRECISE for t in taken)
-        if enough or time.perf_counter() > end:
-            break
+    runs = [functools.partial(program.run, arguments) for program in programs]
+    taken = turns(runs, seconds=seconds, best_s=best_s)
     return {
         "status": "ok",
         "run_s": statistics.median(taken[-1]),
@@ -156,6 +147,35 @@ def measure_time(
         "rounds": len(taken[-1]),
         "error": error,
     }
+
+
+def turns(
+    runs: Sequence[Callable[[], Any]], *, seconds: float, best_s: float | None = None, fewest: int = 1
+) -> list[list[float]]:
+    """Run functions in turns until the medians are known well enough, the seconds are up, or the last is hopeless.
+
+    Args:
+      runs: each returns its arrays; they have run before.
+      seconds: after which the turns end, however little is known.
+      best_s: the best time so far; where the last function takes `HOPELESS` times that, one turn is all.
+      fewest: turns that are taken however long they take.
+
+    Returns:
+      Seconds of each run, by function.
+    """
+    taken: list[list[float]] = [[] for _ in runs]
+    end = time.perf_counter() + seconds
+    while len(taken[0]) < MOST_ROUNDS:
+        for run, times in zip(runs, taken, strict=True):
+            begin = time.perf_counter()
+            jax.block_until_ready(run())
+            times.append(time.perf_counter() - begin)
+        if best_s is not None and min(taken[-1]) > HOPELESS * best_s:
+            break
+        enough = len(taken[0]) >= LEAST_ROUNDS and all(spread(t) < PRECISE for t in taken)
+        if enough or len(taken[0]) >= fewest and time.perf_counter() > end:
+            break
+    return taken
 
 
 def spread(times: Sequence[float]) -> float:

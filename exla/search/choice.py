@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak
@@ -15,6 +15,9 @@ from exla.passes.split.decide import Seed
 from exla.targets.base import CompiledBytes, Target
 from exla.targets.machine import Machine
 from exla.version import rules_hash
+
+if TYPE_CHECKING:
+    from exla.search.ranker import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,7 @@ class Choice:
       tried: every candidate that was compiled, in order.
       declined: rewrites that were found and not applied, with reasons.
       sources: the user's lines of the rewrites that were.
+      prediction: what was predicted of it by what was learned; None where nothing was.
       source: "search", "record" or "plan" (a saved one).
       search_s: seconds it took.
     """
@@ -111,6 +115,7 @@ class Choice:
     tried: tuple[Tried, ...] = ()
     declined: tuple[Declined, ...] = ()
     sources: Mapping[Decision, str] = field(default_factory=dict)
+    prediction: Prediction | None = None
     source: str = "search"
     search_s: float = 0.0
 

@@ -10,7 +10,9 @@ replayed first. Nothing left: `MemoryLimitError`, before anything has run.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from exla.errors import MemoryLimitError, ReplayMiss
 from exla.ir.memory import Peak
@@ -18,12 +20,15 @@ from exla.options import Options
 from exla.passes.decisions import Decision
 from exla.search.attempt import Attempt
 from exla.search.choice import Call, Choice, describe
+from exla.search.cost import product_share
+from exla.search.ranker import Prediction, find_ranker
 from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.space import Candidate, Goal, Space
 from exla.search.strategy import STRATEGIES
-from exla.search.trials import Budget, listener
+from exla.search.trials import Budget, Listener, Tuned, listener
 from exla.search.tune import tune
+from exla.search.weigh import weigh
 from exla.strict import tolerate
 from exla.targets.base import Target
 
@@ -109,7 +114,10 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         space, choice = make_space(attempt, floor), None
         if measures:
             budget = Budget(seconds=options.search_seconds, trials=options.search_trials)
-            choice = tune(attempt, space, budget).choice  # None where the budget was too short
+            tuned = tune(attempt, space, budget)
+            choice = tuned.choice  # None where the budget was too short
+            if options.learn == "online":
+                _learn(target, space, tuned)
         choice = choice or _ask(attempt, space, "analytic" if wants_measures else options.search, asked)
         if choice is not None:
             return choice
@@ -153,6 +161,8 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
         option_sets=[dict(names) for names in dict.fromkeys(tuple(s.items()) for s in sets)],
         room_bytes=max(goal_bytes - floor.arguments_bytes - floor.outputs_bytes, 0),
         barred=lambda seed: seed.cuts(call.spread),
+        ranker=lambda: find_ranker(target.name),
+        suits=lambda program: target.option_sets(product_share(program, attempt.machine)),
     )
 
 
@@ -166,13 +176,41 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
         asked.append(candidate)
         attempt.declined, attempt.sources = space.declined, space.sources
         choice = attempt.candidate(candidate)
-        if choice is not None:
-            return choice
         outcome = attempt.outcome()
-        if outcome.status == "barred":
-            space.bar(candidate)
-        session.tell(outcome)
+        if choice is None:
+            if outcome.status == "barred":
+                space.bar(candidate)
+            session.tell(outcome)
+            continue
+        settled = ""
+        if STRATEGIES.get(name).weighs:
+            session.tell(outcome)
+            rival = session.ask()
+            other = None if rival is None else attempt.candidate(rival)
+            if rival is not None and other is not None:
+                asked.append(rival)
+                kept, settled = weigh(attempt, choice, other)
+                candidate = candidate if kept is choice else rival
+                choice = replace(kept, tried=tuple(attempt.tried))
+                attempt.chosen(choice)
+        return _with_prediction(choice, space, candidate, settled)
     return None
+
+
+def _learn(target: Target, space: Space, tuned: Tuned) -> None:
+    """Move this machine's weights by what a search measured."""
+    measured = {t.decisions: t.run_s for t in tuned.trials if t.run_s is not None and t.source != "twin"}
+    with tolerate("learning from what was measured"):
+        found = importlib.import_module("exla.training.online").learn(target.name, space, list(measured.items()))
+        (listener.get() or Listener()).learned(str(found))
+
+
+def _with_prediction(choice: Choice, space: Space, candidate: Candidate, settled: str) -> Choice:
+    """A choice with what was predicted of it, where anything was."""
+    if space.predicted is None:
+        return choice
+    candidates, ranking = space.predicted
+    return replace(choice, prediction=Prediction.of(ranking, candidates, candidate, settled))
 
 
 def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordStore | None, dict[str, str]]:

@@ -125,6 +125,10 @@ class RecordedSpace:
     def goal(self) -> Goal:
         return Goal(bytes=self.limit_bytes)
 
+    def learned(self, candidates: Sequence[Candidate]) -> None:
+        """None: a candidate that was read has no program that a model could look at."""
+        return None
+
     @property
     def plain_obeys(self) -> bool:
         """Whether the program as jax.jit compiles it obeys the limit."""
@@ -182,6 +186,8 @@ class RecordedSpace:
 
     def under(self, candidate: Candidate) -> Iterator[Candidate]:
         yield candidate
+
+    suited = under
 
     def all(self) -> Iterator[Candidate]:
         yield from self._candidates

@@ -107,7 +107,12 @@ def read_lines(path: Path, *, complete: bool = False) -> list[Line]:
     Raises:
       OSError: if it cannot be read.
     """
-    *lines, end = path.read_bytes().split(b"\n")
+    return lines_of(path, path.read_bytes(), complete=complete)
+
+
+def lines_of(path: Path, data: bytes, *, complete: bool = False) -> list[Line]:
+    """What `read_lines` makes of a file that holds these bytes."""
+    *lines, end = data.split(b"\n")
     found = [_line(path, k, text) for k, text in enumerate(lines, start=1) if text.strip()]
     if end.strip() and complete:
         found.append(_line(path, len(lines) + 1, end))

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from exla.registry import Registry
+from exla.search.ranker import Ranking
 from exla.search.space import Candidate, Goal
 
 
@@ -57,8 +58,10 @@ class SearchSpace(Protocol):
     def unsplit(self) -> Iterator[Candidate]: ...
     def sunk(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]: ...
     def under(self, candidate: Candidate) -> Iterator[Candidate]: ...
+    def suited(self, candidate: Candidate) -> Iterator[Candidate]: ...
     def all(self) -> Iterator[Candidate]: ...
     def below(self, parent: Candidate, depth: int | None = None) -> Iterator[Candidate]: ...
+    def learned(self, candidates: Sequence[Candidate]) -> Ranking | None: ...
     def ranked(self, start: Candidate, goal: Goal | None = None) -> list[Candidate]: ...
     def sample(self, generator: random.Random) -> Candidate | None: ...
     def mutate(self, parent: Candidate, generator: random.Random) -> Candidate | None: ...
@@ -88,11 +91,13 @@ class Strategy:
       name: what `search=` calls it.
       propose: the generator.
       measures: whether it is told how long candidates run, and goes on after the first that obeys the limit.
+      weighs: whether what it asks after the first that obeys is a rival of that, to be compiled and weighed against it.
     """
 
     name: str
     propose: Propose
     measures: bool
+    weighs: bool = False
 
     def start(self, space: SearchSpace, seed: int = 0) -> Session:
         """A session of this strategy on a space."""
@@ -131,11 +136,11 @@ class Session:
 STRATEGIES: Registry[Strategy] = Registry("strategy", package="exla.search.strategies")
 
 
-def strategy(name: str, *, measures: bool) -> Callable[[Propose], Propose]:
+def strategy(name: str, *, measures: bool, weighs: bool = False) -> Callable[[Propose], Propose]:
     """Register a generator as a strategy."""
 
     def add(propose: Propose) -> Propose:
-        STRATEGIES.register(name)(Strategy(name=name, propose=propose, measures=measures))
+        STRATEGIES.register(name)(Strategy(name=name, propose=propose, measures=measures, weighs=weighs))
         return propose
 
     return add

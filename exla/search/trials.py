@@ -68,11 +68,13 @@ class Listener:
       seed: of the strategies.
       trial: called with each trial, and the best so far.
       done: called with what a search found.
+      learned: called with what was learned from it, in words.
     """
 
     seed: int = 0
     trial: Callable[[Trial, Trial | None], None] = lambda trial, best: None
     done: Callable[[Tuned], None] = lambda tuned: None
+    learned: Callable[[str], None] = lambda words: None
 
 
 listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar("exla_search_listener", default=None)

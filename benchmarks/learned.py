@@ -1,0 +1,116 @@
+"""How good the learned choice is, on families that it was not trained on: the slowdown of the first pick.
+
+    python -m benchmarks.learned npz/split/wall_clock/cpu-cpu/test [--weights DIR] [--target cpu]
+
+For each program of a split: every candidate that obeys the limit and was measured, ranked by the weights, by the
+analytic prediction, by the paper's rule and at random; the slowdown of the first (and of the best of the first three)
+against the best of all that obey. Programs that obey as they are run untouched, and are counted apart. Geometric means,
+the worst, and Kendall's tau. Nothing is measured here: it reads what a campaign measured, and says how noisy that was.
+"""
+
+import argparse
+import math
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import record
+from exla.cost_model.candidates import ranker_for
+from exla.cost_model.metrics import kendall_tau
+from exla.cost_model.split_configs import COLUMNS
+from exla.datasets.tpugraphs_adapter import deduplicate, read
+from exla.training.data import npz_files
+
+DRAWS = 200
+"""Random orders that are averaged."""
+NAMES = ("learned", "analytic", "heuristic", "random")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", help="npz files of the split collection, or folders of them")
+    parser.add_argument("--target", default="cpu", help="whose weights rank (default: cpu)")
+    parser.add_argument("--weights", help="a folder of weights to use instead of those that come with exla")
+    parser.add_argument("--keep", action="store_true", help="append the rows to benchmarks/results")
+    arguments = parser.parse_args()
+    if arguments.weights:
+        os.environ["EXLA_WEIGHTS"] = arguments.weights
+    ranker = ranker_for(arguments.target)
+    if ranker is None:
+        print(f"no weights for {arguments.target}", file=sys.stderr)
+        return 1
+    rows = [row for path in npz_files(arguments.files) if (row := judged(path, ranker)) is not None]
+    show(rows)
+    if arguments.keep:
+        results = record.open_results("learned")
+        for row in rows:
+            results.append(weights=ranker.name, **row)
+    return 0
+
+
+def judged(path: Path, ranker) -> dict | None:
+    """One program; None where there is nothing to choose."""
+    file = read(path, test=False)
+    once = deduplicate(file, keep="minimum")
+    obeys = np.array([file.split.statuses[k] == "ok" for k in once.rows])
+    default = np.array([not file.split.decisions[k] for k in once.rows])
+    mine = np.flatnonzero(obeys & ~default)
+    if len(mine) < 4:
+        return None
+    runtime, configs = once.runtimes[mine].astype(np.float64), file.configs(once.rows[mine])
+    best = runtime.min()
+    scores = np.array(ranker.of(file.graph, configs).scores)
+    predicted = np.array([_largest(c[:, COLUMNS.index("predicted_us")]) for c in configs])
+    row = {"program": path.stem, "family": file.split.meta["family"], "candidates": len(mine)}
+    row["plain_obeys"] = bool((default & obeys).any())
+    plain = once.runtimes[default]
+    row["plain_over_best"] = float(plain[0] / best) if len(plain) else None
+    orders = {"learned": np.argsort(scores, kind="stable"), "analytic": np.argsort(predicted, kind="stable")}
+    # The heuristic's candidates were recorded first, in its own order.
+    orders["heuristic"] = np.argsort(once.groups[once.rows[mine]], kind="stable")
+    for name, order in orders.items():
+        row[name] = float(runtime[order[0]] / best)
+        row[f"{name}_3"] = float(runtime[order[:3]].min() / best)
+    row["tau_learned"], row["tau_analytic"] = (float(kendall_tau(s, runtime)) for s in (scores, predicted))
+    generator = np.random.default_rng(0)
+    drawn = [runtime[generator.permutation(len(mine))[:3]] for _ in range(DRAWS)]
+    row["random"] = float(np.exp(np.mean([math.log(d[0] / best) for d in drawn])))
+    row["random_3"] = float(np.exp(np.mean([math.log(d.min() / best) for d in drawn])))
+    return row
+
+
+def _largest(values: np.ndarray) -> float:
+    found = float(values.max())
+    return found if found >= 0 else math.inf
+
+
+def show(rows: list[dict]) -> None:
+    """A table, the worst first, and the means."""
+    table = Table(title="slowdown of the first pick against the best that obeys", title_justify="left")
+    for column in ("program", "candidates", *NAMES, "learned, best of 3", "tau"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for row in sorted(rows, key=lambda r: -r["learned"]):
+        numbers = [f"{row[name]:.3f}" for name in (*NAMES, "learned_3", "tau_learned")]
+        table.add_row(row["program"], str(row["candidates"]), *numbers)
+    Console(width=140).print(table)
+    for name in NAMES:
+        first, three = ([row[key] for row in rows] for key in (name, f"{name}_3"))
+        print(
+            f"{name:10s} first pick: geometric mean {_mean(first):.3f}, worst {max(first):.2f}; "
+            f"best of three {_mean(three):.3f}, worst {max(three):.2f}"
+        )
+    for name in ("learned", "analytic"):
+        print(f"{name}: Kendall's tau {np.nanmean([row[f'tau_{name}'] for row in rows]):.3f}")
+    print(f"{len(rows)} programs of {len({row['family'] for row in rows})} families")
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Who orders candidates by what was learned: the cost model, if there are weights for the target.
+
+    ranker = find_ranker("cpu")                  # None where exla comes with no weights for it
+    ranking = ranker.rank(space.starts, candidates, space.option_sets)
+    ranking.order[0], ranking.is_close(*ranking.order[:2])
+
+The cost model is imported when it is first asked for, not before: `exla` starts without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from exla.errors import CheckpointError, ExlaWarning
+from exla.search.space import Candidate
+
+MODULE = "exla.cost_model.candidates"
+MOST_DIFFERENCES = 4
+"""Numbers of a candidate and the runner-up that are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Candidates in the order of predicted speed.
+
+    Attributes:
+      order: positions of the candidates, the fastest first.
+      scores: of each candidate, in the order they were given; lower is faster, on no scale.
+      doubts: of each, how far the models of an ensemble are apart, on the scale of the scores.
+      weights: name of the weights.
+      summaries: of each candidate, the mean over its nodes of each number that the model read, by name.
+    """
+
+    order: tuple[int, ...]
+    scores: tuple[float, ...]
+    doubts: tuple[float, ...]
+    weights: str
+    summaries: tuple[Mapping[str, float], ...] = field(default=(), repr=False)
+
+    def is_close(self, first: int, second: int) -> bool:
+        """Whether the models do not agree that one candidate is faster than another that comes after it."""
+        return self.scores[second] - self.scores[first] < max(self.doubts[first], self.doubts[second])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What was predicted of a candidate that was chosen.
+
+    Attributes:
+      weights: name of the weights.
+      place: its place in the predicted order, from 1.
+      count: how many candidates were ranked.
+      rival: the runner-up in words: the first in the order but the candidate itself; "" where there is none.
+      margin: how much lower the candidate's score is than the runner-up's, in deviations of all scores.
+      doubt: how far the models are apart about the two, in the same unit.
+      differs: name, value and the runner-up's value of what the model read that differs most between the two.
+      settled: how a close call was settled; "" where it was none.
+    """
+
+    weights: str
+    place: int
+    count: int
+    rival: str
+    margin: float
+    doubt: float
+    differs: tuple[tuple[str, float, float], ...]
+    settled: str = ""
+
+    @classmethod
+    def of(
+        cls, ranking: Ranking, candidates: Sequence[Candidate], chosen: Candidate, settled: str
+    ) -> Prediction | None:
+        """What was predicted of one of the candidates that were ranked; None where it is none of them."""
+        mine = next((k for k, c in enumerate(candidates) if c.all_decisions == chosen.all_decisions), None)
+        if mine is None:
+            return None
+        rival = next((k for k in ranking.order if k != mine), None)
+        differs: list[tuple[str, float, float]] = []
+        if rival is not None and ranking.summaries:
+            ours, theirs = ranking.summaries[mine], ranking.summaries[rival]
+            differs = [(name, ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]]
+            differs.sort(key=lambda d: -abs(d[1] - d[2]) / max(abs(d[1]), abs(d[2]), 1e-9))
+        return cls(
+            weights=ranking.weights,
+            place=ranking.order.index(mine) + 1,
+            count=len(candidates),
+            rival="" if rival is None else str(candidates[rival]),
+            margin=0.0 if rival is None else ranking.scores[rival] - ranking.scores[mine],
+            doubt=max(ranking.doubts[k] for k in (mine, rival) if k is not None),
+            differs=tuple(differs[:MOST_DIFFERENCES]),
+            settled=settled,
+        )
+
+    def lines(self) -> list[str]:
+        """In words, for people."""
+        found = [f"number {self.place} of {self.count} by the weights {self.weights}"]
+        if self.rival:
+            found.append(f"runner-up: {self.rival}")
+            found.append(f"ahead by {self.margin:.2f} deviations, the models being {self.doubt:.2f} apart")
+        if self.differs:
+            pairs = ", ".join(f"{name} {ours:.3g} against {theirs:.3g}" for name, ours, theirs in self.differs)
+            found.append(f"what differs most, as means over the program: {pairs}")
+        return [*found, self.settled] if self.settled else found
+
+
+class CandidateRanker(Protocol):
+    """Orders the candidates of a space."""
+
+    def rank(
+        self, starts: Sequence[Candidate], candidates: Sequence[Candidate], option_sets: Sequence[Mapping[str, str]]
+    ) -> Ranking: ...
+
+
+@lru_cache(maxsize=32)
+def find_ranker(target: str) -> CandidateRanker | None:
+    """The ranker of a target; None, with a warning that says why, where there is none."""
+    try:
+        found = importlib.import_module(MODULE).ranker_for(target)
+    except (CheckpointError, ImportError) as error:
+        reason = str(error)
+    else:
+        if found is not None:
+            return found
+        reason = "exla comes with none for it"
+    warnings.warn(
+        f'search="learned" has no weights for {target} ({reason}): candidates are ranked as search="analytic" does',
+        ExlaWarning,
+        stacklevel=2,
+    )
+    return None

@@ -1,0 +1,135 @@
+"""The pool, and the strategy that ranks it by what was learned."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import exla
+from exla.cost_model.batch import Sample, collate
+from exla.cost_model.candidates import ranker_for
+from exla.cost_model.checkpoint import Trained, save
+from exla.cost_model.models import MODELS
+from exla.cost_model.normalise import Normaliser
+from exla.cost_model.split_configs import describe
+from exla.errors import CheckpointError, ExlaWarning
+from exla.search.pool import pool
+from exla.search.ranker import Ranking, find_ranker
+from exla.search.strategy import STRATEGIES, Outcome
+from tests.cost_model.test_split_configs import zoo_space
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+def smooth(x, y, v):
+    return jnp.exp(-jnp.sum(jnp.abs(x[:, None] - y[None]), axis=-1)) @ v
+
+
+def points(n=700):
+    generator = np.random.default_rng(0)
+    return tuple(generator.standard_normal(s, dtype=np.float32) for s in ((n, 3), (n, 3), (n,)))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A model that has learned nothing, as weights of the CPU."""
+    space = zoo_space("chamfer")
+    candidates = pool(space, most=4, seconds=0.0)
+    described = describe(space.starts)
+    configs = described.configs(candidates, space.option_sets)
+    sample = Sample(graph=described.graph, node_config=configs)
+    normaliser = Normaliser.fit([described.graph])
+    options = {"hidden": 8, "blocks": 1}
+    model = MODELS.get("split_sage")(**options)
+    variables = jax.jit(model.init)(jax.random.key(0), collate([sample], normaliser))
+    folder = tmp_path_factory.mktemp("weights")
+    trained = Trained(model="split_sage", options=options, variables=variables, normaliser=normaliser)
+    save(folder / "cpu.0.npz", trained)
+    return folder
+
+
+@pytest.fixture
+def with_weights(weights, monkeypatch):
+    monkeypatch.setenv("EXLA_WEIGHTS", str(weights))
+    find_ranker.cache_clear()
+    yield
+    find_ranker.cache_clear()
+
+
+@pytest.fixture
+def without_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr("exla.cost_model.candidates.shipped_weights", lambda: {})
+    find_ranker.cache_clear()
+    yield
+    find_ranker.cache_clear()
+
+
+def test_a_pool_holds_complete_candidates_each_once_and_the_same_ones_each_time():
+    first, second = (pool(zoo_space("chamfer_gradient"), most=20, seconds=30.0) for _ in range(2))
+    assert 8 <= len(first) <= 20
+    decisions = [c.all_decisions for c in first]
+    assert len(set(decisions)) == len(decisions) and decisions == [c.all_decisions for c in second]
+    space = zoo_space("chamfer_gradient")
+    assert all(space.is_met(c) and c.options for c in first)
+    assert [c.seconds for c in first][0] == min(c.seconds for c in first)
+
+
+def test_a_learned_choice_obeys_the_cap_and_keeps_the_values(with_weights):
+    x, y, v = points()
+    f = exla.jit(smooth, search="learned", memory_limit="400KiB", records="off")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ExlaWarning)
+        got = f(x, y, v)
+    plan = f.plan(x, y, v)
+    assert plan.compiled_bytes <= 400 << 10 < 4 * 700 * 700 and plan.decisions
+    jax.config.update("jax_enable_x64", True)
+    try:
+        want = np.asarray(jax.jit(smooth)(*(a.astype(np.float64) for a in (x, y, v))))
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    assert np.max(np.abs(got - want)) <= 1e-4 * np.max(np.abs(want))
+
+
+def test_without_weights_the_analytic_choice_is_made_and_a_warning_says_so(without_weights):
+    x, y, v = points()
+    f = exla.jit(smooth, search="learned", memory_limit="400KiB", records="off")
+    with pytest.warns(ExlaWarning, match="no weights for cpu .*analytic"):
+        plan = f.plan(x, y, v)
+    assert plan.decisions == exla.jit(smooth, memory_limit="400KiB", records="off").plan(x, y, v).decisions
+
+
+def test_weights_that_cannot_be_read_are_a_warning_and_not_the_end(tmp_path, monkeypatch):
+    (tmp_path / "cpu.npz").write_bytes(b"no weights")
+    monkeypatch.setenv("EXLA_WEIGHTS", str(tmp_path))
+    find_ranker.cache_clear()
+    with pytest.raises(CheckpointError):
+        ranker_for("cpu")
+    with pytest.warns(ExlaWarning, match="cpu.npz"):
+        assert find_ranker("cpu") is None
+    find_ranker.cache_clear()
+
+
+def test_what_the_model_puts_first_is_asked_first(with_weights):
+    space = zoo_space("chamfer_gradient")
+    wanted = [0, 3, 1]
+
+    class Backwards:
+        def rank(self, starts, candidates, option_sets):
+            asked.extend(candidates)
+            order = (*wanted, *(k for k in range(len(candidates)) if k not in wanted))
+            return Ranking(order=order, scores=(0.0,) * len(order), doubts=(0.0,) * len(order), weights="made up")
+
+    asked = []
+    space.ranker = Backwards
+    session = STRATEGIES.get("learned").start(space)
+    for k in wanted:
+        assert session.ask().all_decisions == asked[k].all_decisions
+        session.tell(Outcome(status="over_limit", peak_bytes=space.goal.bytes * 2))
+
+
+def test_models_that_disagree_are_in_doubt():
+    close = Ranking(order=(1, 0), scores=(0.1, 0.0), doubts=(0.3, 0.0), weights="")
+    clear = Ranking(order=(1, 0), scores=(0.9, 0.0), doubts=(0.3, 0.1), weights="")
+    assert close.is_close(1, 0) and not clear.is_close(1, 0)
