@@ -84,11 +84,6 @@ def test_an_unknown_value_is_answered_with_the_valid_ones(name, monkeypatch):
         Options.resolve()
 
 
-def test_what_the_design_promises_and_this_release_lacks_is_said_so():
-    with pytest.raises(OptionError, match="not in this release"):
-        Options.resolve(search="learned")
-
-
 def test_a_target_that_nobody_knows_is_answered_with_those_there_are():
     assert Options.resolve(target="tpu:v5e").target == "tpu:v5e"
     with pytest.raises(OptionError, match="did you mean 'gpu:h200'.*"):

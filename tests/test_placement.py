@@ -5,13 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CASES = Path(__file__).with_name("on_eight_devices.py")
 
 
-def test_on_eight_devices():
+@pytest.mark.parametrize("which", ["not sweep", pytest.param("sweep", marks=pytest.mark.sweep)])
+def test_on_eight_devices(which):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     child = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, str(CASES)],
         env={**os.environ, "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
