@@ -14,6 +14,8 @@ returns the largest such scratch of any one instruction. The formulas are what t
 * a matrix product: both operands packed in blocks of at most `DEPTH` along the contracted axis, for all batches at
   once. With both sides long and a short contraction each task allocates its own blocks, and the C library's aligned
   allocations do not reuse them at once; `WALK` is how many sets per thread were seen to stay resident;
+* a convolution in groups: its result once more, and one channel of every group's patches (with one channel in a
+  group that is all of them: nine times the image for a window of 3 x 3); one over a volume: its result once more;
 * a stable sort: one temporary record of 16 bytes per operand and element of a row;
 * a Fourier transform: `LANES` rows per thread at a time;
 * a top-k: one index per element of a row.
@@ -158,6 +160,20 @@ def _dot(instruction: Instruction, threads: int) -> int:
     return packed * (WALK * threads if by_task else 1)
 
 
+def _convolution(instruction: Instruction, threads: int) -> int:
+    (result,) = instruction.results
+    labels = re.search(r"dim_labels=\w+->(\w+)", instruction.text)
+    size = re.search(r"\bsize=([\dx]+)", instruction.text)
+    if labels is None or size is None:
+        return 0
+    window = [int(d) for d in size[1].split("x")]
+    grouped = re.search(r"feature_group_count=(\d+)", instruction.text)
+    if grouped is None:
+        return _bytes(result) if len(window) == 3 else 0
+    places = _bytes(result) // max(result[1][labels[1].index("f")], 1)
+    return _bytes(result) + places * math.prod(window) * int(grouped[1])
+
+
 def _sort(instruction: Instruction, threads: int) -> int:
     (axis,) = _numbers(instruction.text, "dimensions") or (0,)
     return 16 * len(instruction.results) * _extent(instruction.results[0], axis)
@@ -182,6 +198,7 @@ def _extent(shape: Shape, axis: int) -> int:
 
 _BOUNDS: dict[str, Callable[[Instruction, int], int]] = {
     "dot": _dot,
+    "convolution": _convolution,
     "sort": _sort,
     "fft": _fft,
     "custom-call": _custom_call,
