@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from exla.strict import is_strict
 from exla.version import __version__
@@ -88,7 +90,7 @@ def make_parser(words: Sequence[str] | None) -> argparse.ArgumentParser:
                 form = argparse.RawDescriptionHelpFormatter
                 one = names.add_parser(name, help=text, description=command.__doc__, formatter_class=form)
                 command.add_arguments(one)
-                one.set_defaults(run=command.run)
+                one.set_defaults(run=command.run, usage_of_command=one.format_usage())
             else:
                 names.add_parser(name, help=text)
     return parser
@@ -107,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"exla: {error}; `exla doctor` looks at what is installed", file=sys.stderr)
         return 1
-    parsed = parser.parse_args(words)
+    parsed, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest(unknown, parsed.usage_of_command)}")
     if rest:
         if "script_arguments" not in parsed:
             parser.error(f"nothing is expected after --: {' '.join(rest)}")
@@ -117,6 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("exla: interrupted", file=sys.stderr)
         return 1
+
+
+def _nearest(unknown: Sequence[str], usage: str) -> str:
+    """The flags of a command that were perhaps meant, in words; "" where none is near."""
+    flags = re.findall(r"--[\w-]+", usage)
+    near = [n for word in unknown if word.startswith("--") for n in get_close_matches(word.split("=")[0], flags, n=1)]
+    return f" (did you mean {', '.join(near)}?)" if near else ""
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -35,6 +36,8 @@ class Registry(Generic[T]):
         self.kind = kind
         self._package = package
         self._entries: dict[str, T] = {}
+        self._lock = threading.RLock()
+        self._is_loading = False
 
     def register(self, *names: str) -> Callable[[T], T]:
         """Return a decorator that adds its argument under every name.
@@ -89,6 +92,14 @@ class Registry(Generic[T]):
     def _load(self) -> None:
         if self._package is None:
             return
-        package, self._package = importlib.import_module(self._package), None
-        for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
-            importlib.import_module(f"{package.__name__}.{module}")
+        with self._lock:  # another thread waits until all is there
+            if self._package is None or self._is_loading:
+                return
+            self._is_loading = True
+            try:
+                package = importlib.import_module(self._package)
+                for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
+                    importlib.import_module(f"{package.__name__}.{module}")
+                self._package = None
+            finally:
+                self._is_loading = False

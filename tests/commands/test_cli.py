@@ -41,3 +41,12 @@ def test_what_is_not_understood_has_exit_code_2(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2 and "exla" in capsys.readouterr().err
+
+
+def test_a_misspelt_flag_is_told_the_one_that_was_meant(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", "kernels:smooth", "--memry-limit", "2GiB"])
+    assert stop.value.code == 2 and "--memry-limit 2GiB (did you mean --memory-limit?)" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["targets", "--something"])
+    assert "unrecognized arguments: --something\n" in capsys.readouterr().err
