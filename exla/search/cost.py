@@ -78,7 +78,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         stored = 0 if users and users <= FUSIBLE | REDUCERS else sum(value_bytes(v) for v in eqn.outvars)
         return made / machine.elements + _traffic_s(stored, machine)
     if name in REDUCERS:
-        return read / machine.elements + machine.kernel_s
+        return read / _reduction_rate(eqn, machine) + machine.kernel_s
     if name in ("top_k", "approx_top_k"):
         rows = read / max(eqn.invars[0].aval.shape[-1], 1)
         return read / machine.selects + rows * machine.select_row_s + machine.kernel_s
@@ -90,6 +90,13 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if bodies and name in ("scan", "while", "cond"):
         return int(eqn.params.get("length", 1)) * sum(bodies)
     return (made + read) / machine.elements + machine.kernel_s
+
+
+def _reduction_rate(eqn: Any, machine: Machine) -> float:
+    """Elements per second: a long reduction is a chain, in which each element waits for the one before."""
+    longest, axes = machine.longest_fused_reduction, eqn.params.get("axes", ())
+    reduced = math.prod(eqn.invars[0].aval.shape[axis] for axis in axes)
+    return machine.elements if longest is None or reduced <= longest else machine.chained
 
 
 def _product_flops(eqn: Any, tile: int) -> float:

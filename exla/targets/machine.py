@@ -1,7 +1,8 @@
 """What a planner has to know of a device: how fast it is at what, what its compiler fuses, which chunks suit it.
 
 The numbers only rank candidates; what is believed is the compiler's count of bytes and a clock. Those of the CPU are
-for two cores and were read off micro-benchmarks. Those of an accelerator come from its data sheet (`Machine.of`): the
+for two cores: read off micro-benchmarks, then moved to where they rank the candidates of two profiling campaigns best
+(`benchmarks/campaigns`). Those of an accelerator come from its data sheet (`Machine.of`): the
 peak rates of the sheet times what real programs reach of them.
 """
 
@@ -23,6 +24,7 @@ class Machine:
     Attributes:
       flops: multiply-adds of a matrix product, times two.
       elements: cheap element-wise operations.
+      chained: elements of a reduction along more than `longest_fused_reduction` indices.
       transcendentals: exp, log, division and their kin.
       compares: element moves of a sort.
       scatters: elements of indices and updates that a scatter writes.
@@ -40,17 +42,18 @@ class Machine:
     """
 
     flops: float = 1e11
-    elements: float = 1.2e10
-    transcendentals: float = 4e9
+    elements: float = 2e10
+    chained: float = 4e9
+    transcendentals: float = 2e9
     compares: float = 1e8
     scatters: float = 3e8
     selects: float = 1e9
     select_row_s: float = 1e-6
     bytes_per_s: float = 8e9
-    cached_bytes_per_s: float = 4e10
-    first_touch_bytes_per_s: float = 3e9
+    cached_bytes_per_s: float = 1.5e10
+    first_touch_bytes_per_s: float = 6e9
     cache_bytes: int = 8 << 20
-    kernel_s: float = 3e-5
+    kernel_s: float = 5e-6
     lanes: int = 8
     matrix_tile: int = 1
     longest_fused_reduction: int | None = 32
@@ -66,6 +69,7 @@ class Machine:
         return cls(
             flops=REACHED * facts.float32_matrix_flops,
             elements=vectors / 2,  # the sheet counts a fused multiply-add as two
+            chained=vectors / 2,
             transcendentals=vectors / 16,  # a quarter of the lanes or fewer, several instructions each
             compares=facts.sorted_per_s,
             scatters=facts.scattered_per_s,

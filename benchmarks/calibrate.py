@@ -1,0 +1,146 @@
+"""How well the analytic prediction ranks what campaigns measured on a CPU, and with which rates it would rank better.
+
+    python -m benchmarks.calibrate benchmarks/campaigns/xeon benchmarks/campaigns/cpu
+    python -m benchmarks.calibrate benchmarks/campaigns/xeon --set kernel_s=1e-5 first_touch_bytes_per_s=3e9
+    python -m benchmarks.calibrate benchmarks/campaigns/xeon --descend
+
+A prediction is linear in the prices of `Machine` (seconds for a kernel, for an element, …): how much there is of each
+is read off by predicting with all prices 0 but one. For the rates as they are, as --set changes them and, with
+--descend, as halving and doubling one after another improves them: slowdown of the first pick and of the best of three
+against the best of all that obey, geometric means and the worst, and Kendall's tau. Nothing is measured here.
+"""
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from exla.cost_model.metrics import kendall_tau
+from exla.datasets.profiling.prepare import prepare
+from exla.datasets.profiling.run import Folder
+from exla.errors import ReplayMiss
+from exla.passes.decisions import from_json
+from exla.search.cost import predict_s
+from exla.targets.base import find_target
+from exla.targets.machine import Machine
+
+RATES = (
+    *("flops", "elements", "chained", "transcendentals", "compares", "scatters", "selects"),
+    *("bytes_per_s", "cached_bytes_per_s", "first_touch_bytes_per_s"),
+)
+TIMES = ("select_row_s", "kernel_s")
+FEWEST = 4
+"""Candidates of an instance below which there is nothing to choose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """An instance: (c,) seconds of the candidates that obey, and (c, 12) how much there is of each price."""
+
+    seconds: np.ndarray
+    amounts: np.ndarray
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("campaigns", nargs="+", type=Path, help="folders of campaigns on CPUs")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=NUMBER", help="rates of Machine to try")
+    parser.add_argument("--descend", action="store_true", help="look for better rates")
+    arguments = parser.parse_args()
+    changes = {name: float(value) for name, _, value in (text.partition("=") for text in arguments.set)}
+    campaigns = {path.name: measured(path) for path in arguments.campaigns}
+    everything = [one for found in campaigns.values() for one in found]
+    machine = find_target("cpu").machine()
+    tried = {"as it is": machine}
+    if changes:
+        tried["changed"] = machine = replace(machine, **changes)
+    if arguments.descend:
+        tried["descended"] = descended(machine, everything)
+    for name, one in tried.items():
+        for campaign, found in campaigns.items():
+            first, three, tau = judged(prices(one), found)
+            print(
+                f"{name:10s} {campaign:10s} {len(found)} programs: first pick {mean(first):.3f}, worst "
+                f"{max(first):.2f}; best of three {mean(three):.3f}; Kendall's tau {np.nanmean(tau):.3f}"
+            )
+    for name in (*RATES, *TIMES):
+        print(f"{name:24s}", *(f"{getattr(one, name):10.3g}" for one in tried.values()))
+    return 0
+
+
+def measured(path: Path) -> list[Measured]:
+    """What a campaign measured, with the candidates made again."""
+    folder, found = Folder.open(path), []
+    instances = {i.name: i for i in folder.campaign.instances()}
+    for name, records, _ in folder.records():
+        final = {str(r.decisions): r for r in records if r.run_s is not None and r.decisions and r.status == "ok"}
+        kept = [r for r in final.values() if r.limit_bytes is None or (r.compiled_bytes or 0) <= r.limit_bytes]
+        if len(kept) < FEWEST or name not in instances:
+            continue
+        space = prepare(instances[name], folder.campaign.target).space
+        units = [unit(space.machine, price) for price in (*RATES, *TIMES)]
+        seconds, amounts = [], []
+        for record in kept:
+            try:
+                candidate = space.build([from_json(d) for d in record.decisions])
+            except (ReplayMiss, ValueError):
+                continue
+            row = [predict_s(candidate.program, u) for u in units]
+            row[RATES.index("first_touch_bytes_per_s")] += candidate.peak.temporary_bytes
+            seconds.append(record.run_s)
+            amounts.append(row)
+        if len(seconds) >= FEWEST:
+            found.append(Measured(seconds=np.array(seconds), amounts=np.array(amounts)))
+    return found
+
+
+def unit(machine: Machine, price: str) -> Machine:
+    """The machine on which only one thing takes time: a second each."""
+    nothing = {**dict.fromkeys(RATES, math.inf), **dict.fromkeys(TIMES, 0.0)}
+    return replace(machine, **{**nothing, price: 1.0})
+
+
+def prices(machine: Machine) -> np.ndarray:
+    """(12,) seconds for one of each."""
+    return np.array([1 / getattr(machine, n) for n in RATES] + [getattr(machine, n) for n in TIMES])
+
+
+def judged(price: np.ndarray, found: list[Measured]) -> tuple[list[float], list[float], list[float]]:
+    """Slowdown of the first pick, of the best of three, and Kendall's tau, of each instance."""
+    first, three, tau = [], [], []
+    for one in found:
+        predicted = one.amounts @ price
+        order, best = np.argsort(predicted, kind="stable"), one.seconds.min()
+        first.append(float(one.seconds[order[0]] / best))
+        three.append(float(one.seconds[order[:3]].min() / best))
+        tau.append(float(kendall_tau(predicted, one.seconds)))
+    return first, three, tau
+
+
+def mean(values: list[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def descended(machine: Machine, found: list[Measured]) -> Machine:
+    """Halve or double one rate after another, as long as the picks get better."""
+
+    def loss(one: Machine) -> float:
+        first, three, _ = judged(prices(one), found)
+        return math.log(mean(first)) + math.log(mean(three)) / 2
+
+    least, improved = loss(machine), True
+    while improved:
+        improved = False
+        for name in (*RATES, *TIMES):
+            for factor in (0.5, 2.0):
+                other = replace(machine, **{name: getattr(machine, name) * factor})
+                if loss(other) < least - 1e-6:
+                    machine, least, improved = other, loss(other), True
+    return machine
+
+
+if __name__ == "__main__":
+    sys.exit(main())
