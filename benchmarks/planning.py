@@ -4,8 +4,9 @@
 
 Every program of the zoo at the size `fitting`, with room for a quarter of the temporaries that exla projects for it, so
 that most have to be split; from shapes alone. What is counted is the time of the search without that in which the
-candidates are lowered and compiled. Each program is planned in a fresh process after one small program (imports,
-registries), with records of its own; then again in another one, which replays.
+candidates are lowered and compiled; and what the whole search takes beyond what jax.jit takes to lower and compile the
+program as it is (the overhead of a first call). Each program is planned in a fresh process after one small program
+(imports, registries, weights), with records of its own; then again in another one, which replays.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ SHARE = 1 / 4
 def measure(name: str, search: str, directory: str) -> dict[str, Any]:
     """Plan one program; in a process of its own."""
     os.environ["EXLA_RECORDS_DIR"] = str(Path(directory) / "warm")
-    row_sums = exla.jit(lambda x: jnp.sum(jnp.exp(x[:, None] - x[None]), axis=1), memory_limit="200KiB")
+    row_sums = exla.jit(lambda x: jnp.sum(jnp.exp(x[:, None] - x[None]), axis=1), memory_limit="200KiB", search=search)
     row_sums.plan(jax.ShapeDtypeStruct((400,), jnp.float32))
     os.environ["EXLA_RECORDS_DIR"] = directory
     program = ZOO[name]
@@ -42,6 +44,9 @@ def measure(name: str, search: str, directory: str) -> dict[str, Any]:
         plan = f.plan(*arguments)
     except exla.MemoryLimitError:
         return {"status": "refused"}
+    begin = time.perf_counter()
+    jax.jit(program.function).lower(*arguments).compile()
+    plain_s = time.perf_counter() - begin
     compiled = sum(t.compile_s or 0.0 for t in plan.tried)
     return {
         "status": "untouched" if plan.untouched else "rewritten",
@@ -49,6 +54,8 @@ def measure(name: str, search: str, directory: str) -> dict[str, Any]:
         "search_s": plan.search_s,
         "compile_s": compiled,
         "planning_s": plan.search_s - compiled,
+        "plain_s": plain_s,
+        "overhead_s": plan.search_s - plain_s,
         "candidates": len(plan.tried),
     }
 
@@ -59,7 +66,7 @@ def main() -> int:
     parser.add_argument("--search", default="analytic", help="exla.jit's search option")
     arguments = parser.parse_args()
     results = record.open_results("planning")
-    found: dict[str, list[float]] = {"search": [], "record": []}
+    found: dict[str, list[tuple[float, float]]] = {"search": [], "record": []}
     for name in arguments.names:
         with tempfile.TemporaryDirectory() as directory:
             for process in ("first", "second"):
@@ -71,7 +78,7 @@ def main() -> int:
                     print(f"{name:28s} {process:6s} refused")
                     break
                 if row["status"] == "rewritten":
-                    found[row["source"]].append(row["planning_s"])
+                    found[row["source"]].append((row["planning_s"], row["overhead_s"]))
                 print(
                     f"{name:28s} {process:6s} {row['status']:10s} {row['source']:7s} {row['planning_s'] * 1e3:8.1f} ms "
                     f"beside {row['compile_s'] * 1e3:8.1f} ms of compiling {row['candidates']}",
@@ -79,7 +86,9 @@ def main() -> int:
                 )
     for source, times in found.items():
         if times:
-            print(f"{source}: {len(times)} programs, median {statistics.median(times):.3f} s, worst {max(times):.3f} s")
+            for what, values in zip(("planning", "overhead"), zip(*times, strict=True), strict=True):
+                median, worst = statistics.median(values), max(values)
+                print(f"{source}: {what} of {len(values)} programs: median {median:.3f} s, worst {worst:.3f} s")
     return 0
 
 

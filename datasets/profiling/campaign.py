@@ -49,7 +49,9 @@ class Campaign:
       first_generated: seed of the first of them.
       megabytes: projected peaks of the plain programs, 10^6 bytes; a size for each.
       shares: of the projected temporaries: what is left of them under the limit.
-      candidates: most of an instance.
+      candidates: most of an instance, those of `unsure` apart.
+      unsure: how many more are taken that, as far as the target's weights know, might be the fastest: the model's score
+        less its doubt decides. 0 = none; needs weights.
       rounds_s: seconds for the rounds in which the candidates of an instance are timed.
       instance_s: seconds for one instance, after which no further candidate begins.
       timeout_s: seconds without a word after which a process is taken for hung.
@@ -65,6 +67,7 @@ class Campaign:
     megabytes: tuple[float, ...] = (32.0, 128.0)
     shares: tuple[float, ...] = (0.3, 0.1)
     candidates: int = 40
+    unsure: int = 0
     rounds_s: float = 12.0
     instance_s: float = 120.0
     timeout_s: float = 120.0
@@ -79,6 +82,8 @@ class Campaign:
             raise OptionError(f"megabytes are above 0 and shares between 0 and 1, one of each at least; got {bad}")
         if min(self.candidates, self.rounds_s, self.instance_s, self.timeout_s) <= 0 or self.generated < 0:
             raise OptionError("candidates, rounds_s, instance_s and timeout_s are above 0, generated not below")
+        if self.unsure < 0:
+            raise OptionError(f"unsure is how many candidates are added, not {self.unsure}")
 
     @property
     def label(self) -> str:

@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 
 from exla.call import read
 from exla.datasets.profiling.campaign import Campaign, Instance
 from exla.ir.memory import Peak
+from exla.ir.program import Program
 from exla.options import Options
 from exla.search.attempt import Attempt
 from exla.search.choice import Call
 from exla.search.driver import limit_of, make_space
 from exla.search.pool import pool
+from exla.search.ranker import find_ranker
 from exla.search.space import Candidate, Space
 from exla.search.strategy import STRATEGIES, Outcome
 from exla.targets.base import Target, find_target
@@ -25,6 +28,8 @@ from exla.targets.base import Target, find_target
 HEURISTIC = 3
 """Candidates of the paper's rule in each instance, so that it can be compared with: the first, and where that does not
 obey the next."""
+WIDER = 3
+"""How many times the candidates of an instance the pool holds that the unsure ones are taken from."""
 STEPS = 2**0.5
 """Sizes that are tried grow by this factor."""
 
@@ -49,7 +54,13 @@ class Prepared:
     space: Space = field(repr=False)
 
     def candidates(self, campaign: Campaign) -> list[Candidate]:
-        """The candidates that the campaign measures: what the heuristic asks first, then those of the pool."""
+        """The candidates that the campaign measures.
+
+        What the heuristic asks first, then those of the pool, and last those of a wider pool whose lower confidence
+        bound is the least: score less doubt of the target's weights.
+
+        Source: lower confidence bounds: Srinivas et al., "Gaussian process optimization in the bandit setting", 2010.
+        """
         session = STRATEGIES.get("heuristic").start(self.space)
         found: dict[tuple, Candidate] = {}
         for _ in range(HEURISTIC):
@@ -61,6 +72,13 @@ class Prepared:
             session.tell(Outcome(status="over_limit", peak_bytes=2 * self.attempt.limit_bytes))
         seed = seed_of(campaign, self.instance)
         found.update((c.all_decisions, c) for c in pool(self.space, most=campaign.candidates, seed=seed, seconds=2.0))
+        ranker = find_ranker(campaign.target) if campaign.unsure else None
+        if ranker is not None:
+            wider = pool(self.space, most=WIDER * campaign.candidates, seed=seed, seconds=4.0)
+            rest = [c for c in wider if c.all_decisions not in found]
+            ranking = ranker.rank(self.space.starts, rest, self.space.option_sets)
+            bounds = np.array(ranking.scores) - np.array(ranking.doubts)
+            found.update((rest[k].all_decisions, rest[k]) for k in np.argsort(bounds, kind="stable")[: campaign.unsure])
         return [c for c in found.values() if c.all_decisions]
 
 
@@ -78,8 +96,8 @@ def prepare(instance: Instance, target_name: str) -> Prepared:
     """
     function, arguments_of, least = instance.made()
     target = find_target(target_name)
-    size, program, floor = _sized(function, arguments_of, least, instance.megabytes * 1e6, target)
-    arguments = arguments_of(size)
+    sized = _sized(function, arguments_of, least, instance.megabytes * 1e6, target)
+    program, floor, arguments = sized.program, sized.peak, sized.arguments
     fixed = floor.arguments_bytes + floor.outputs_bytes
     limit = fixed + max(int((floor.bytes - fixed) * instance.share), 4096)
     options = Options(memory_limit=limit, search="analytic", target=target_name, records="off")
@@ -97,7 +115,7 @@ def prepare(instance: Instance, target_name: str) -> Prepared:
     )
     return Prepared(
         instance=instance,
-        size=size,
+        size=sized.size,
         function=function,
         arguments=arguments,
         attempt=attempt,
@@ -105,25 +123,36 @@ def prepare(instance: Instance, target_name: str) -> Prepared:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Sized:
+    """A program at one size."""
+
+    size: int
+    arguments: tuple[Any, ...]
+    program: Program
+    peak: Peak
+
+
 def _sized(
     function: Callable[..., Any], arguments_of: Callable[[int], Any], least: int, wanted: float, target: Target
-) -> tuple[int, Any, Peak]:
+) -> _Sized:
     """The size at which the projected peak is nearest to what is wanted."""
     options = Options(memory_limit=1 << 60, target=target.name, records="off")
 
-    def at(size: int) -> tuple[int, Any, Peak]:
-        program = read(jax.make_jaxpr(function)(*arguments_of(size)), target.platform)
+    def at(size: int) -> _Sized:
+        arguments = arguments_of(size)
+        program = read(jax.make_jaxpr(function)(*arguments), target.platform)
         call = Call(program=program, compile_plain=lambda: None, donated=(), compiler_options={})
         attempt = Attempt(call=call, target=target, options=options, limit_bytes=1, store=None, key={})
-        return size, program, attempt.projected(program)
+        return _Sized(size=size, arguments=arguments, program=program, peak=attempt.projected(program))
 
     found = at(least)
-    while found[2].bytes < wanted:
-        growth = wanted / max(found[2].bytes, 1)
+    while found.peak.bytes < wanted:
+        growth = wanted / max(found.peak.bytes, 1)
         # Peaks grow with the size or with its square or cube; a step never goes beyond what the square root says.
-        size = max(math.ceil(found[0] * min(max(growth**0.4, STEPS**0.5), 8)), found[0] + 1)
+        size = max(math.ceil(found.size * min(max(growth**0.4, STEPS**0.5), 8)), found.size + 1)
         bigger = at(size)
-        if bigger[2].bytes > wanted and abs(math.log(bigger[2].bytes / wanted)) > abs(math.log(growth)):
+        if bigger.peak.bytes > wanted and abs(math.log(bigger.peak.bytes / wanted)) > abs(math.log(growth)):
             break
         found = bigger
     return found

@@ -27,6 +27,7 @@ from typing import Any
 
 import filelock
 
+from exla.cost_model.candidates import ranker_for
 from exla.datasets.profiling.campaign import Campaign, Instance, from_dict, read_campaign
 from exla.errors import OptionError
 from exla.search.record import Record
@@ -73,8 +74,13 @@ class Folder:
         """Open a folder, or begin one.
 
         Raises:
-          OptionError: if another campaign is there, or none and none is given.
+          OptionError: if another campaign is there, or none and none is given; if weights are wanted that are missing.
         """
+        if campaign is not None and campaign.unsure and ranker_for(campaign.target) is None:
+            raise OptionError(
+                f"unsure = {campaign.unsure}, and there are no weights for {campaign.target} that could be unsure. "
+                "Train some on a campaign without it, and name their folder in EXLA_WEIGHTS"
+            )
         copy = path / "campaign.json"
         if copy.exists():
             try:

@@ -1,12 +1,17 @@
 """What a campaign file says, and what it does not."""
 
+from dataclasses import replace
+
 import pytest
 
 from exla.datasets.profiling.campaign import Campaign, from_dict, read_campaign
 from exla.datasets.profiling.generated import generate
+from exla.datasets.profiling.prepare import prepare
+from exla.datasets.profiling.run import Folder
 from exla.datasets.profiling.zoo.families import FAMILIES
 from exla.datasets.profiling.zoo.programs import ZOO
 from exla.errors import OptionError
+from exla.search.ranker import Ranking
 
 
 @pytest.mark.parametrize(
@@ -20,6 +25,7 @@ from exla.errors import OptionError
         ("shares = [1.5]", "between 0 and 1"),
         ("megabytes = []", "one of each at least"),
         ("candidates = 0", "above 0"),
+        ("unsure = -1", "not -1"),
         ("name = ", "no campaign can be read"),
     ],
 )
@@ -68,3 +74,32 @@ def test_a_campaign_is_what_its_values_say():
     assert made.megabytes == (8,) and made.zoo == ("chamfer",) and made.rounds_s == 1.0
     assert made.label == "wall_clock" and from_dict({"target": "tpu:v5e"}).label == "tpu_estimate"
     assert {i.name for i in made.instances()} == {"chamfer-8MB-0.3", "chamfer-8MB-0.1"}
+
+
+def test_what_the_weights_are_unsure_of_is_measured_too(monkeypatch):
+    campaign = Campaign(zoo=("chamfer_gradient",), megabytes=(1.0,), shares=(0.3,), candidates=6)
+    prepared = prepare(next(campaign.instances()), "cpu")
+    asked = []
+
+    class Doubting:
+        """Finds all alike, and doubts the third and the fifth."""
+
+        def rank(self, starts, candidates, option_sets):
+            asked.extend(candidates)
+            doubts = tuple(float(k in (2, 4)) for k in range(len(candidates)))
+            zeros = (0.0,) * len(candidates)
+            return Ranking(order=tuple(range(len(candidates))), scores=zeros, doubts=doubts, weights="made up")
+
+    monkeypatch.setattr("exla.datasets.profiling.prepare.find_ranker", lambda target: Doubting())
+    sure = [c.all_decisions for c in prepared.candidates(campaign)]
+    assert not asked
+    found = [c.all_decisions for c in prepared.candidates(replace(campaign, unsure=2))]
+    assert found == [*sure, asked[2].all_decisions, asked[4].all_decisions]
+    assert len(asked) > 6 and len(set(found)) == len(found)
+
+
+def test_without_weights_nothing_can_be_unsure(tmp_path, monkeypatch):
+    monkeypatch.setattr("exla.cost_model.candidates.shipped_weights", lambda: {})
+    with pytest.raises(OptionError, match="unsure = 2, and there are no weights for cpu .*EXLA_WEIGHTS"):
+        Folder.open(tmp_path / "runs", Campaign(unsure=2))
+    assert not (tmp_path / "runs").exists()

@@ -15,8 +15,10 @@ import pytest
 
 from exla.cli import main
 from exla.datasets.profiling import run as running
+from exla.datasets.profiling import worker
 from exla.datasets.profiling.campaign import Campaign
 from exla.datasets.profiling.export import export, times
+from exla.datasets.profiling.prepare import prepare
 from exla.datasets.profiling.run import Finished, Folder, measure_instance, run_campaign
 from exla.datasets.profiling.worker import recorded
 from exla.datasets.tpugraphs_adapter import read
@@ -110,6 +112,17 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path):
     once = [json.dumps(r.decisions, sort_keys=True) for r in records if r.extra.get("preliminary") or r.status != "ok"]
     assert len(set(once)) == len(once) >= 5
     assert [r.to_line() for r in records[: len(before)]] == before
+
+
+def test_values_are_compared_with_the_plain_program_under_any_option_set():
+    """A library that is wrong under jax.jit's options makes no right candidate wrong."""
+    prepared = prepare(next(SMALL.instances()), "cpu")
+    clock = worker._Clock(SMALL, prepared, None, lambda said: None, [])
+    right = worker._values(jax.jit(prepared.function)(*prepared.arguments))
+    clock.truths = [[x + 1 for x in right]]
+    error, different = clock.compared(right)
+    assert clock._agrees(error, different) and len(clock.truths) > 1
+    assert not clock._agrees(*clock.compared([x * 1.1 for x in right]))
 
 
 def test_another_campaign_in_the_folder_is_refused(finished):
