@@ -71,6 +71,7 @@ class Batch:
       candidate_mask: (g + 1, c) bool, True where the candidate is real.
       rank: (g + 1, c) float32: the candidate's place among those of its program in the batch, 0 fastest to 1
         slowest, ties share the mean place; from the exact runtimes, which float32 would tie.
+      delay: (g + 1, c) float32: log2 of the candidate's runtime over the least of its program in the batch.
     """
 
     graph: jraph.GraphsTuple
@@ -85,6 +86,7 @@ class Batch:
     graph_config: jax.Array
     candidate_mask: jax.Array
     rank: jax.Array
+    delay: jax.Array
 
     @property
     def num_graphs(self) -> int:
@@ -163,6 +165,7 @@ def collate(
         graph_config=_extended([_graph_config(sample, c, normaliser) for sample in samples], programs + 1, 0),
         candidate_mask=_extended([np.arange(c)[None] < sample.num_configs for sample in samples], programs + 1, False),
         rank=_extended([_rank(sample, c) for sample in samples], programs + 1, 0),
+        delay=_extended([_delay(sample, c) for sample in samples], programs + 1, 0),
     )
 
 
@@ -224,3 +227,10 @@ def _graph_config(sample: Sample, c: int, normaliser: Normaliser) -> np.ndarray:
 def _rank(sample: Sample, c: int) -> np.ndarray:
     place = np.zeros(sample.num_configs, np.float32) if sample.runtime is None else ranks(sample.runtime)
     return _columns(place[None], c, 0)
+
+
+def _delay(sample: Sample, c: int) -> np.ndarray:
+    if sample.runtime is None:
+        return np.zeros((1, c), np.float32)
+    runtime = np.maximum(sample.runtime, 1e-30)  # a time of 0 has no logarithm
+    return _columns(np.log2(runtime / runtime.min()).astype(np.float32)[None], c, 0)

@@ -42,6 +42,13 @@ def config_node_mean(batch: Batch, values: jax.Array) -> jax.Array:
     return _mean(values[batch.config_ids], batch.config_mask, batch.config_graph, batch.num_graphs)
 
 
+def config_node_max(batch: Batch, values: jax.Array) -> jax.Array:
+    """Maximum over the configurable nodes of each program: (K, c) -> (g + 1, c); 0 where it has none."""
+    masked = jnp.where(batch.config_mask[:, None], values, FAR_BELOW)
+    largest = jraph.segment_max(masked, batch.config_graph, batch.num_graphs)
+    return jnp.where(largest > FAR_BELOW, largest, 0)
+
+
 def of_node(batch: Batch, values: jax.Array) -> jax.Array:
     """What each node's program has: (g + 1, c, h) -> (N, c, h)."""
     return jnp.einsum("gn,gch->nch", _members(batch.node_graph, batch.num_graphs, values.dtype), values)

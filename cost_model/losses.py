@@ -1,8 +1,8 @@
 """Losses that train a model to rank: from scores and places of candidates of one program to one number.
 
-A score is lower for what is predicted to be faster; a place is 0 for the fastest and 1 for the slowest
-(`cost_model/batch.py`). All take scores and places of shape (g, c) with a mask of what is real, and return the
-mean over programs that have something to rank.
+A score is lower for what is predicted to be faster; a place is 0 for the fastest and 1 for the slowest, and a delay
+is log2 of how many times the fastest's time it takes (`cost_model/batch.py`). All take scores, places and delays of
+shape (g, c) with a mask of what is real, and return the mean over programs that have something to rank.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from exla.registry import Registry
 
 
 class Loss(Protocol):
-    def __call__(self, scores: jax.Array, rank: jax.Array, mask: jax.Array) -> jax.Array: ...
+    def __call__(self, scores: jax.Array, rank: jax.Array, delay: jax.Array, mask: jax.Array) -> jax.Array: ...
 
 
 LOSSES: Registry[Loss] = Registry("loss")
 MARGIN = 1.0
+BEND = 1.0
 
 
 @LOSSES.register("pairwise_hinge")
-def pairwise_hinge(scores: jax.Array, rank: jax.Array, mask: jax.Array) -> jax.Array:
+def pairwise_hinge(scores: jax.Array, rank: jax.Array, delay: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean over pairs of different places of max(0, 1 - (score of the slower - score of the faster))."""
     difference = scores[:, :, None] - scores[:, None, :]
     slower = (rank[:, :, None] > rank[:, None, :]) & mask[:, :, None] & mask[:, None, :]
@@ -34,7 +36,7 @@ def pairwise_hinge(scores: jax.Array, rank: jax.Array, mask: jax.Array) -> jax.A
 
 
 @LOSSES.register("list_mle")
-def list_mle(scores: jax.Array, rank: jax.Array, mask: jax.Array) -> jax.Array:
+def list_mle(scores: jax.Array, rank: jax.Array, delay: jax.Array, mask: jax.Array) -> jax.Array:
     """Negative log likelihood of the true order, fastest first, under Plackett and Luce, for each candidate.
 
     Source: Xia et al., "Listwise approach to learning to rank", 2008. Ties are taken in the order given.
@@ -48,10 +50,26 @@ def list_mle(scores: jax.Array, rank: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 @LOSSES.register("rank_mse")
-def rank_mse(scores: jax.Array, rank: jax.Array, mask: jax.Array) -> jax.Array:
+def rank_mse(scores: jax.Array, rank: jax.Array, delay: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean of (score - place)²."""
     count = mask.sum(1)
     total = jnp.where(mask, (scores - rank) ** 2, 0).sum(1)
+    return _mean_over_programs(total / jnp.maximum(count, 1), count > 1)
+
+
+@LOSSES.register("delay_huber")
+def delay_huber(scores: jax.Array, rank: jax.Array, delay: jax.Array, mask: jax.Array) -> jax.Array:
+    """How far scores are from delays, but for what all candidates of a program are off by: squares up to `BEND`.
+
+    Scores become logarithms of times. What is within the noise of a measurement costs next to nothing, which the order
+    of two such candidates does in the other losses.
+
+    Source: Huber, "Robust estimation of a location parameter", 1964.
+    """
+    count = mask.sum(1)
+    off = jnp.where(mask, scores - delay, 0)
+    off = jnp.where(mask, off - (off.sum(1) / jnp.maximum(count, 1))[:, None], 0)
+    total = optax.losses.huber_loss(off, delta=BEND).sum(1)
     return _mean_over_programs(total / jnp.maximum(count, 1), count > 1)
 
 

@@ -323,6 +323,8 @@ def _check(config: Config, source: str) -> None:
     segments = config.segments
     if segments.size and not hasattr(MODELS.get(config.model.name), "summary"):
         raise OptionError(f"{source}: {config.model.name} cannot be trained by segments; take split_sage")
+    if segments.size and config.model.options.get("prior", -1) >= 0:
+        raise OptionError(f"{source}: a prior is of a whole program; leave segments.size or model.options.prior out")
     bounds = {
         "data.train_rows": (data.train_rows, 0, None),
         "data.held_out_rows": (data.held_out_rows, 0, None),

@@ -137,6 +137,9 @@ def npz_files(names: Sequence[str]) -> list[Path]:
 def open_program(path: Path, how: Inputs, *, keep: str = "minimum", cache: str = "") -> Program:
     """Open one file.
 
+    Of a file of the split collection only what a search ranks: candidates that obey the limit, without the program as
+    it is.
+
     Args:
       path: an npz file of TpuGraphs.
       how: what is done to its graph.
@@ -150,13 +153,17 @@ def open_program(path: Path, how: Inputs, *, keep: str = "minimum", cache: str =
     file = unpacked.file
     graph, columns = how.reduced(file.graph)
     target = file.runtime if isinstance(file, Layout) else file.target
+    rows = unpacked.rows
+    if isinstance(file, Layout) and file.split is not None:
+        ranked = [bool(d) and s == "ok" for d, s in zip(file.split.decisions, file.split.statuses, strict=True)]
+        rows = rows[np.array(ranked)[rows]]
     return Program(
         name=path.stem,
         sha256=unpacked.sha256,
         graph=graph,
-        runtime=target[unpacked.rows],
+        runtime=target[rows],
         noise=unpacked.noise,
-        file_rows=unpacked.rows,
+        file_rows=rows,
         _configs=unpacked.configs,
         _columns=columns,
     )

@@ -220,12 +220,12 @@ def make_segment_step(
 
     def step(state: State, given: SegmentBatch) -> tuple[State, dict[str, jax.Array]]:
         batch = given.batch
-        where, rank, real = _of_all_shards((given.where, batch.rank, batch.candidate_mask))
+        where, *truth = _of_all_shards((given.where, batch.rank, batch.delay, batch.candidate_mask))
 
         def value(variables: Variables) -> tuple[jax.Array, jax.Array]:
             fresh = _of_all_shards(summaries(variables, batch))
             scores = model.apply(variables, combined(fresh, state.history, where), method="score")
-            return loss(scores, rank, real), fresh
+            return loss(scores, *truth), fresh
 
         (found, fresh), gradients = jax.value_and_grad(value, has_aux=True)(state.variables)
         after = apply_gradients(state, gradients, optimiser, ema)
@@ -242,11 +242,11 @@ def make_head_step(
 
     def step(state: State, given: SegmentBatch) -> tuple[State, dict[str, jax.Array]]:
         batch = given.batch
-        where, rank, real = _of_all_shards((given.where, batch.rank, batch.candidate_mask))
+        where, *truth = _of_all_shards((given.where, batch.rank, batch.delay, batch.candidate_mask))
         summary = combined(state.history.summary[where.fresh], state.history, where)
 
         def value(variables: Variables) -> jax.Array:
-            return loss(model.apply(variables, summary, method="score"), rank, real)
+            return loss(model.apply(variables, summary, method="score"), *truth)
 
         found, gradients = jax.value_and_grad(value)(state.variables)
         after = apply_gradients(state, gradients, optimiser, ema)

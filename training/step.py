@@ -119,7 +119,7 @@ def make_loss(model: nn.Module, loss: Loss, mesh: Mesh) -> Callable[[Variables, 
     def value(variables: Variables, batch: Batch) -> jax.Array:
         scores = scores_of(variables, batch)
         flat = (-1, scores.shape[-1])
-        return loss(scores.reshape(flat), batch.rank.reshape(flat), batch.candidate_mask.reshape(flat))
+        return loss(scores.reshape(flat), *(x.reshape(flat) for x in (batch.rank, batch.delay, batch.candidate_mask)))
 
     return value
 

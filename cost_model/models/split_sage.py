@@ -3,7 +3,7 @@
     nodes:   features, opcode embedding, layout embedding ─┐
     configs: the same embedding of the 18 numbers ─────────┴ linear → activate
     blocks:  x + activate(SAGE(x)),  `blocks` times
-    score:   linear(mean over nodes, mean over configurable nodes)
+    score:   linear(mean over nodes, mean over configurable nodes, and a prediction that the model is to improve)
 
 *activate* is graph norm → squeeze-excite → attention across candidates → GELU (`layers.Activate`). Layout
 and configuration share one embedding table: rounded values from -2 to 37, where -1 is "does not apply" and
@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from exla.cost_model.batch import Batch
-from exla.cost_model.graph import OPCODES
-from exla.cost_model.layers import GCN, SAGE, Activate, config_node_mean, graph_mean
+from exla.cost_model.graph import NODE_CONFIG_FEATURES, OPCODES
+from exla.cost_model.layers import GCN, SAGE, Activate, config_node_max, config_node_mean, graph_mean
 from exla.cost_model.models import MODELS, NODES
 
 NOT_CONFIGURABLE = -2
@@ -40,6 +40,8 @@ class SplitSAGE(nn.Module):
       opcode_channels, value_channels: widths of the embeddings.
       cross_config, embed_config, sage: False takes the part away, for ablation: no attention across
         candidates; configurations as plain numbers; GCN instead of GraphSAGE.
+      prior: column of the configurations that holds the logarithm of a predicted time, the same in all nodes that are
+        the candidate's; scores begin as this prediction, and training moves them away from it. -1 = none.
       per_candidate_norm: see `layers.GraphNorm`.
       remat: recompute each block in the backward pass (`jax.checkpoint`).
       dtype: "float32" or "bfloat16", what the blocks compute in; parameters stay float32.
@@ -54,11 +56,14 @@ class SplitSAGE(nn.Module):
     cross_config: bool = True
     embed_config: bool = True
     sage: bool = True
+    prior: int = -1
     per_candidate_norm: bool = False
     remat: bool = False
     dtype: str = "float32"
 
     def setup(self) -> None:
+        if self.prior >= NODE_CONFIG_FEATURES:
+            raise ValueError(f"prior = {self.prior}: configurations have columns 0 to {NODE_CONFIG_FEATURES - 1}")
         self.backbone = Backbone(
             hidden=self.hidden,
             blocks=self.blocks,
@@ -71,19 +76,30 @@ class SplitSAGE(nn.Module):
             remat=self.remat,
             dtype=self.dtype,
         )
-        self.head = nn.Dense(1)
+        self.head = nn.Dense(1) if self.prior < 0 else nn.Dense(1, kernel_init=_only_the_last)
 
     def __call__(self, batch: Batch, *, train: bool = False) -> jax.Array:
         return self.score(self.summary(batch))
 
     def summary(self, batch: Batch) -> jax.Array:
-        """What the score is made of: mean over nodes ‖ mean over configurable nodes, (g + 1, c, 2 hidden) float32."""
+        """What the score is made of, (g + 1, c, f) float32.
+
+        The mean over nodes ‖ that over configurable nodes ‖ the prior, where there is one; f is 2 hidden or one more.
+        """
         x = self.backbone(batch)
-        return jnp.concatenate([graph_mean(batch, x), config_node_mean(batch, x)], -1).astype(jnp.float32)
+        parts = [graph_mean(batch, x), config_node_mean(batch, x)]
+        if self.prior >= 0:
+            parts.append(config_node_max(batch, batch.node_config[..., self.prior])[..., None])
+        return jnp.concatenate([part.astype(jnp.float32) for part in parts], -1)
 
     def score(self, summary: jax.Array) -> jax.Array:
-        """(…, 2 hidden) -> (…)."""
+        """(…, f) -> (…)."""
         return self.head(summary)[..., 0]
+
+
+def _only_the_last(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> jax.Array:
+    """A head that says what the last of its inputs says."""
+    return jnp.zeros(shape, dtype).at[-1].set(1)
 
 
 class Backbone(nn.Module):

@@ -91,7 +91,8 @@ def test_training_lowers_the_loss(made):
 
     def trained(loss):
         def value(variables):
-            return LOSSES.get(loss)(model.apply(variables, batch), batch.rank, batch.candidate_mask)
+            truth = (batch.rank, batch.delay, batch.candidate_mask)
+            return LOSSES.get(loss)(model.apply(variables, batch), *truth)
 
         def step(carry, _):
             variables, state = carry
@@ -169,6 +170,35 @@ def test_each_part_that_can_be_taken_away_changes_the_model(part):
         model = MODELS.get("split_sage")(**SMALL["split_sage"], **{part: on})
         scores.append(jax.jit(model.apply)(weights(model, batch), batch))
     assert not np.allclose(scores[0], scores[1], **CLOSE)
+
+
+def test_with_a_prior_our_model_begins_as_the_prediction():
+    predicted = [np.array([3.0, -1.0, 7.5, 7.5, 0.25, 2.0], np.float32), np.linspace(4, 1, 6, dtype=np.float32)]
+    samples = []
+    for sample, values in zip(SAMPLES, predicted, strict=True):
+        config = sample.node_config.copy()
+        config[..., 16] = -1
+        config[:, 0, 16] = values[: sample.num_configs]  # the other nodes are another start's
+        samples.append(dataclasses.replace(sample, node_config=config))
+    batch = collate(samples, NORMALISER)
+    model = MODELS.get("split_sage")(**SMALL["split_sage"], prior=16)
+    variables = jax.jit(model.init)(jax.random.key(0), batch)
+    scores = np.asarray(jax.jit(model.apply)(variables, batch))
+    for row, sample, values in zip(scores, samples, predicted, strict=False):
+        np.testing.assert_allclose(row[: sample.num_configs], values[: sample.num_configs], rtol=1e-6)
+
+    def value(variables):
+        truth = (batch.rank, batch.delay, batch.candidate_mask)
+        return LOSSES.get("delay_huber")(model.apply(variables, batch), *truth)
+
+    head = jax.jit(jax.grad(value))(variables)["params"]["head"]["kernel"]
+    assert np.count_nonzero(head) > len(head) // 2, "training moves it away from there"
+
+
+def test_a_prior_that_is_no_column_is_refused():
+    model = MODELS.get("split_sage")(**SMALL["split_sage"], prior=18)
+    with pytest.raises(ValueError, match="columns 0 to 17"):
+        jax.eval_shape(model.init, jax.random.key(0), collate(SAMPLES, NORMALISER))
 
 
 def test_importing_exla_does_not_import_the_cost_model():
