@@ -17,6 +17,8 @@ written anew; GraphSAGE: Hamilton et al., 2017; squeeze-and-excitation: Hu et al
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -97,7 +99,7 @@ class SplitSAGE(nn.Module):
         return self.head(summary)[..., 0]
 
 
-def _only_the_last(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> jax.Array:
+def _only_the_last(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
     """A head that says what the last of its inputs says."""
     return jnp.zeros(shape, dtype).at[-1].set(1)
 
