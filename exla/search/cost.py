@@ -1,9 +1,8 @@
 """Predicted seconds of a program: a rough roofline that only ranks candidates.
 
-Each equation costs its arithmetic at a rate per kind, plus the traffic of what it stores; a loop costs its body
-times its trips, plus what every trip adds: starting its kernels, reading whole operands again, and reading and
-writing the state that it combines into. How fast a device is at what is its `Machine`; a factor of two in any number
-of it changes no choice that matters.
+Each equation costs its arithmetic at a rate per kind, plus the traffic of what it stores; a loop costs its body, for
+whole vectors of indices, times its trips, plus what every trip adds: starting its kernels, reading whole operands
+again, and reading and writing the state that it combines into. How fast a device is at what is its `Machine`.
 """
 
 from __future__ import annotations
@@ -126,7 +125,8 @@ def _loop_s(eqn: Any, machine: Machine) -> float:
         for v, p in zip(eqn.invars, loop.operands, strict=True)
         if isinstance(p, Placement) and p.axis > 0
     )
-    per_trip = predict_s(loop.body, machine) + kernels * machine.kernel_s
+    whole = -(-loop.chunk // machine.lanes) * machine.lanes if loop.chunk > machine.lanes else loop.chunk
+    per_trip = whole / loop.chunk * predict_s(loop.body, machine) + kernels * machine.kernel_s
     per_trip += _merge_s(loop, machine) + _traffic_s(2 * 4 * _state_elements(loop), machine)
     per_trip += _traffic_s(strided, machine)
     return trips * per_trip
