@@ -1,15 +1,17 @@
-"""Values that are compared for equality must have the same bits wherever they are computed.
+"""Values that are compared for equality must be computed in one place.
 
 The derivative of a maximum finds the largest element by `x == max(x)`. A split may compute `x` in several loops, once
-for the maximum and once to be compared with it; what is computed element by element has the same bits in both, and a
-sum or a product of matrices only where it is taken over the same chunks.
+for the maximum and once to be compared with it. A sum or a product of matrices has other bits in each of them, even
+over the same chunks: XLA adds in another order where it fuses the sum with what follows than where it does not. So a
+split that computes one of these twice is not offered.
 
     steady = Steady(start)          # of a program whose equations are numbered
-    steady.holds(candidate)         # whether every such sum is computed in one way
+    steady.holds(candidate)         # whether every such sum is computed in one place
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +23,6 @@ from exla import _compat
 from exla._compat import Literal
 from exla.ir.program import Program
 from exla.ir.scopes import equation_number
-from exla.passes.split.loop import Loop, Stack
 
 COMPARISONS = frozenset({"eq", "ne"})
 SHAPE_DEPENDENT = frozenset(
@@ -35,7 +36,7 @@ SHAPE_DEPENDENT = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Steady:
-    """What must be computed in one way.
+    """What must be computed in one place.
 
     Attributes:
       program: whose equations are numbered.
@@ -66,15 +67,12 @@ class Steady:
         return frozenset(numbers)
 
     def holds(self, candidate: Program) -> bool:
-        """Whether a program that splits made of this one computes each of them in one way."""
+        """Whether a program that splits made of this one computes each of them in one place."""
         if not self.numbers:
             return True
         if "steady" not in candidate.known:
-            ways: dict[int, set[Any]] = {}
-            for number, way in _ways(candidate):
-                if number in self.numbers:
-                    ways.setdefault(number, set()).add(way)
-            candidate.known["steady"] = all(len(found) == 1 for found in ways.values())
+            places = Counter(number for number in _places(candidate) if number in self.numbers)
+            candidate.known["steady"] = all(count == 1 for count in places.values())
         return candidate.known["steady"]
 
 
@@ -88,32 +86,14 @@ def _numbers(eqn: Any) -> Iterator[int]:
             yield from _numbers(inner)
 
 
-def _ways(program: Program, loop: Loop | None = None) -> Iterator[tuple[int, Any]]:
-    """The number of each equation of this kind, and how it is computed.
-
-    By the shapes of its operands, and by the chunks that are merged where a loop puts it together.
-    """
-    merged = set() if loop is None else _merged(loop)
+def _places(program: Program) -> Iterator[int]:
+    """The number of each equation of this kind, once for every place where it is computed."""
     for eqn in program.eqns:
         if eqn.primitive.name == "exla_split":
-            yield from _ways(eqn.params["loop"].body, eqn.params["loop"])
+            yield from _places(eqn.params["loop"].body)
             continue
         number = equation_number(eqn)
         if number is not None and eqn.primitive.name in SHAPE_DEPENDENT:
-            chunks = (loop.size, loop.chunk) if loop is not None and merged.intersection(eqn.outvars) else None
-            yield number, (eqn.primitive.name, *(getattr(v.aval, "shape", ()) for v in eqn.invars), chunks)
+            yield number
         for body in _compat.bodies(eqn):
-            yield from _ways(Program(jaxpr=body.jaxpr))
-
-
-def _merged(loop: Loop) -> set[Any]:
-    """What a loop's body adds to the loop's state: results that are combined, and what is added to what is carried."""
-    found, partials = set[Any](), list(loop.body.outvars)
-    for output in loop.outputs:
-        mine, partials = partials[: output.parts], partials[output.parts :]
-        if not isinstance(output, Stack):
-            found.update(v for v in mine if not isinstance(v, Literal))
-    for eqn in loop.body.eqns:
-        if eqn.primitive.name == "add" and found.intersection(eqn.outvars):
-            found.update(v for v in eqn.invars if not isinstance(v, Literal))
-    return found
+            yield from _places(Program(jaxpr=body.jaxpr))
