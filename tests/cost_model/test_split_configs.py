@@ -34,7 +34,7 @@ def zoo_space(name, size=None):
 @pytest.mark.parametrize("name", ["chamfer_gradient", "attention", "nearest_neighbours", "sinkhorn_fori", "svgd_step"])
 def test_candidates_that_differ_have_numbers_that_differ(name):
     made = zoo_space(name)
-    candidates = pool(made, most=24, seconds=1.0)
+    candidates = pool(made, most=24, seconds=30.0)  # never by the clock
     assert len(candidates) >= 4
     configs = describe(made.starts).configs(candidates, made.option_sets)
     assert configs.shape[0] == len(candidates) and configs.shape[2] == 18 and np.isfinite(configs).all()
