@@ -39,7 +39,8 @@ def _show(folder: Any, *, as_json: bool) -> None:
     statuses, bad, timed = Counter[str](), 0, 0
     for _, records, wrong in folder.records():
         statuses.update(r.status for r in records)
-        timed += sum(r.run_s is not None or "estimated_cycles" in r.extra for r in records)
+        has_time = [r for r in records if r.run_s is not None or "estimated_cycles" in r.extra]
+        timed += len({json.dumps(list(r.decisions), sort_keys=True) for r in has_time})  # some have two
         bad += wrong
     failed = sorted(name for name, one in finished.items() if one.status != "ok")
     row = {
@@ -60,7 +61,7 @@ def _show(folder: Any, *, as_json: bool) -> None:
     print(f"{printable(folder.campaign.name)} for {folder.campaign.target} ({folder.campaign.label})")
     print(f"  {len(finished):,} of {row['instances']:,} instances finished, {len(failed)} of them failed")
     counted = ", ".join(f"{count:,} {status}" for status, count in statuses.most_common())
-    print(f"  {sum(statuses.values()):,} records: {counted or 'none'}; {timed:,} with a time")
+    print(f"  {sum(statuses.values()):,} records: {counted or 'none'}; {timed:,} candidates with a time")
     if bad:
         print(f"  {bad} lines are no records")
     for name in failed:
