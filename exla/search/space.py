@@ -245,7 +245,7 @@ class Space:
                 yield seed
 
     def steady(self, candidate: Candidate) -> Steady | None:
-        """What must be computed in one way in what is made of a candidate; None where nothing must."""
+        """What must be computed in one place in what is made of a candidate; None where nothing must."""
         start = self._start_of(candidate.decisions)
         found = self._steady.setdefault(start.decisions, Steady(program=start.program))
         return found if found.numbers else None
