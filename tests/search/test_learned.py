@@ -67,11 +67,11 @@ def without_weights(tmp_path, monkeypatch):
 
 
 def test_a_pool_holds_complete_candidates_each_once_and_the_same_ones_each_time():
-    first, second = (pool(zoo_space("chamfer_gradient"), most=20, seconds=30.0) for _ in range(2))
+    first, second = (pool(zoo_space("svgd_step"), most=20, seconds=30.0) for _ in range(2))
     assert 8 <= len(first) <= 20
     decisions = [c.all_decisions for c in first]
     assert len(set(decisions)) == len(decisions) and decisions == [c.all_decisions for c in second]
-    space = zoo_space("chamfer_gradient")
+    space = zoo_space("svgd_step")
     assert all(space.is_met(c) and c.options for c in first)
     assert [c.seconds for c in first][0] == min(c.seconds for c in first)
 
@@ -112,7 +112,7 @@ def test_weights_that_cannot_be_read_are_a_warning_and_not_the_end(tmp_path, mon
 
 
 def test_what_the_model_puts_first_is_asked_first(with_weights):
-    space = zoo_space("chamfer_gradient")
+    space = zoo_space("svgd_step")
     wanted = [0, 3, 1]
 
     class Backwards:

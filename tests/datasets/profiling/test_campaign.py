@@ -77,7 +77,7 @@ def test_a_campaign_is_what_its_values_say():
 
 
 def test_what_the_weights_are_unsure_of_is_measured_too(monkeypatch):
-    campaign = Campaign(zoo=("chamfer_gradient",), megabytes=(1.0,), shares=(0.3,), candidates=6)
+    campaign = Campaign(zoo=("svgd_step",), megabytes=(1.0,), shares=(0.3,), candidates=6)
     prepared = prepare(next(campaign.instances()), "cpu")
     asked = []
 
