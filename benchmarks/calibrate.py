@@ -15,14 +15,13 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 
 from exla.cost_model.metrics import kendall_tau
-from exla.datasets.profiling.prepare import prepare
+from exla.datasets.profiling.export import made_again, obeys, times
 from exla.datasets.profiling.run import Folder
-from exla.errors import ReplayMiss
-from exla.passes.decisions import from_json
 from exla.search.cost import predict_s
 from exla.targets.base import find_target
 from exla.targets.machine import Machine
@@ -63,8 +62,8 @@ def main() -> int:
         for campaign, found in campaigns.items():
             first, three, tau = judged(prices(one), found)
             print(
-                f"{name:10s} {campaign:10s} {len(found)} programs: first pick {mean(first):.3f}, worst "
-                f"{max(first):.2f}; best of three {mean(three):.3f}; Kendall's tau {np.nanmean(tau):.3f}"
+                f"{name:10s} {campaign:10s} {len(found)} programs: first pick {geometric_mean(first):.3f}, worst "
+                f"{max(first):.2f}; best of three {geometric_mean(three):.3f}; Kendall's tau {np.nanmean(tau):.3f}"
             )
     for name in (*RATES, *TIMES):
         print(f"{name:24s}", *(f"{getattr(one, name):10.3g}" for one in tried.values()))
@@ -76,21 +75,15 @@ def measured(path: Path) -> list[Measured]:
     folder, found = Folder.open(path), []
     instances = {i.name: i for i in folder.campaign.instances()}
     for name, records, _ in folder.records():
-        final = {str(r.decisions): r for r in records if r.run_s is not None and r.decisions and r.status == "ok"}
-        kept = [r for r in final.values() if r.limit_bytes is None or (r.compiled_bytes or 0) <= r.limit_bytes]
+        kept = [(r, ns) for r, ns in times(records, "wall_clock")[0] if r.decisions and obeys(r)]
         if len(kept) < FEWEST or name not in instances:
             continue
-        space = prepare(instances[name], folder.campaign.target).space
+        space, candidates, rows = made_again(instances[name], folder.campaign.target, kept)
         units = [unit(space.machine, price) for price in (*RATES, *TIMES)]
-        seconds, amounts = [], []
-        for record in kept:
-            try:
-                candidate = space.build([from_json(d) for d in record.decisions])
-            except (ReplayMiss, ValueError):
-                continue
+        seconds, amounts = [ns / 1e9 for _, ns in rows], []
+        for candidate in candidates:
             row = [predict_s(candidate.program, u) for u in units]
             row[RATES.index("first_touch_bytes_per_s")] += candidate.peak.temporary_bytes
-            seconds.append(record.run_s)
             amounts.append(row)
         if len(seconds) >= FEWEST:
             found.append(Measured(seconds=np.array(seconds), amounts=np.array(amounts)))
@@ -120,16 +113,12 @@ def judged(price: np.ndarray, found: list[Measured]) -> tuple[list[float], list[
     return first, three, tau
 
 
-def mean(values: list[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
-
-
 def descended(machine: Machine, found: list[Measured]) -> Machine:
     """Halve or double one rate after another, as long as the picks get better."""
 
     def loss(one: Machine) -> float:
         first, three, _ = judged(prices(one), found)
-        return math.log(mean(first)) + math.log(mean(three)) / 2
+        return math.log(geometric_mean(first)) + math.log(geometric_mean(three)) / 2
 
     least, improved = loss(machine), True
     while improved:

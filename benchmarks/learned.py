@@ -13,6 +13,7 @@ import math
 import os
 import sys
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 from rich.console import Console
@@ -78,8 +79,8 @@ def judged(path: Path, ranker) -> dict | None:
     row["tau_learned"], row["tau_analytic"] = (float(kendall_tau(s, runtime)) for s in (scores, predicted))
     generator = np.random.default_rng(0)
     drawn = [runtime[generator.permutation(len(mine))[:3]] for _ in range(DRAWS)]
-    row["random"] = float(np.exp(np.mean([math.log(d[0] / best) for d in drawn])))
-    row["random_3"] = float(np.exp(np.mean([math.log(d.min() / best) for d in drawn])))
+    row["random"] = geometric_mean(d[0] / best for d in drawn)
+    row["random_3"] = geometric_mean(d.min() / best for d in drawn)
     return row
 
 
@@ -100,16 +101,12 @@ def show(rows: list[dict]) -> None:
     for name in NAMES:
         first, three = ([row[key] for row in rows] for key in (name, f"{name}_3"))
         print(
-            f"{name:10s} first pick: geometric mean {_mean(first):.3f}, worst {max(first):.2f}; "
-            f"best of three {_mean(three):.3f}, worst {max(three):.2f}"
+            f"{name:10s} first pick: geometric mean {geometric_mean(first):.3f}, worst {max(first):.2f}; "
+            f"best of three {geometric_mean(three):.3f}, worst {max(three):.2f}"
         )
     for name in ("learned", "analytic"):
         print(f"{name}: Kendall's tau {np.nanmean([row[f'tau_{name}'] for row in rows]):.3f}")
     print(f"{len(rows)} programs of {len({row['family'] for row in rows})} families")
-
-
-def _mean(values: list[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,11 @@ def graph_max(batch: Batch, values: jax.Array) -> jax.Array:
     return jnp.where(largest > FAR_BELOW, largest, 0)
 
 
+def mean_and_max(batch: Batch, values: jax.Array) -> jax.Array:
+    """The mean and the maximum over the real nodes of each program: (N, c, h) -> (g + 1, c, 2 h)."""
+    return jnp.concatenate([graph_mean(batch, values), graph_max(batch, values)], -1)
+
+
 def node_inputs(batch: Batch, opcode_channels: int) -> jax.Array:
     """What Google's baselines see of a node: its features and an embedding of its opcode, (N, 1, features)."""
     nodes = batch.graph.nodes
@@ -83,6 +88,11 @@ def joined(values: jax.Array, config: jax.Array) -> jax.Array:
     """Node values and the configuration of each candidate, side by side: (N, 1 or c, h), (N, c, k) -> (N, c, h + k)."""
     values = jnp.broadcast_to(values, (*config.shape[:2], values.shape[-1]))
     return jnp.concatenate([values, config], -1)
+
+
+def kernel_node_inputs(batch: Batch, opcode_channels: int) -> jax.Array:
+    """`node_inputs` with the configuration of the whole kernel at every node: (N, c, features + 24)."""
+    return joined(node_inputs(batch, opcode_channels), of_node(batch, batch.graph_config))
 
 
 def unit_length(values: jax.Array) -> jax.Array:

@@ -45,7 +45,7 @@ from exla.ir.scopes import equation_number, number_of
 from exla.passes.decisions import Change, CompileOption
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
 from exla.passes.unless import EXPANSIONS
-from exla.search.space import Candidate
+from exla.search.space import Candidate, start_of
 
 COLUMNS = (
     *(f"extent_{axis}" for axis in range(6)),
@@ -79,11 +79,6 @@ class Described:
     nodes: tuple[tuple[int, Key], ...] = field(repr=False)
     levels: tuple[Mapping[int, int], ...] = field(repr=False)
 
-    def start_of(self, candidate: Candidate) -> int:
-        """Which start a candidate was made from: the one with most of its decisions."""
-        fitting = [k for k, begin in enumerate(self.starts) if candidate.decisions[: len(begin)] == begin]
-        return max(fitting, key=lambda k: len(self.starts[k]))
-
     def configs(self, candidates: Sequence[Candidate], option_sets: Sequence[Mapping[str, str]]) -> np.ndarray:
         """The numbers of candidates.
 
@@ -98,7 +93,7 @@ class Described:
         out: np.ndarray = np.full((len(candidates), len(self.nodes), NODE_CONFIG_FEATURES), -1, np.float32)
         unread = _Place()
         for row, candidate in zip(out, candidates, strict=True):
-            start = self.start_of(candidate)
+            start = start_of(self.starts, candidate.decisions)
             found = _Reader(self.levels[start]).read(candidate.program)
             options = tuple((o.name, o.value) for o in candidate.options or () if isinstance(o, CompileOption))
             common = {

@@ -10,11 +10,10 @@ Source: Phothilimthana et al., TpuGraphs, NeurIPS 2023, section 4 and its publis
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from exla.cost_model.batch import Batch
-from exla.cost_model.layers import MLP, SAGE, graph_max, graph_mean, joined, node_inputs, unit_length
+from exla.cost_model.layers import MLP, SAGE, joined, mean_and_max, node_inputs, unit_length
 from exla.cost_model.models import KERNEL, MODELS
 
 
@@ -39,5 +38,5 @@ class TileLateJoinSAGE(nn.Module):
         x = MLP((self.hidden, self.hidden), activate_last=True)(node_inputs(batch, self.opcode_channels))
         for _ in range(self.layers):
             x = unit_length(nn.relu(SAGE(self.hidden)(batch, x)))
-        pooled = jnp.concatenate([graph_mean(batch, x), graph_max(batch, x)], -1)
+        pooled = mean_and_max(batch, x)
         return MLP((self.hidden, self.hidden, 1))(joined(pooled, batch.graph_config))[..., 0]

@@ -8,11 +8,10 @@ Source: Phothilimthana et al., TpuGraphs, NeurIPS 2023, section 4 and its publis
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from exla.cost_model.batch import Batch
-from exla.cost_model.layers import MLP, graph_max, graph_mean, joined, node_inputs, of_node
+from exla.cost_model.layers import MLP, kernel_node_inputs, mean_and_max
 from exla.cost_model.models import KERNEL, MODELS
 
 
@@ -34,7 +33,7 @@ class TileMLP(nn.Module):
 
     @nn.compact
     def __call__(self, batch: Batch, *, train: bool = False) -> jax.Array:
-        x = joined(node_inputs(batch, self.opcode_channels), of_node(batch, batch.graph_config))
+        x = kernel_node_inputs(batch, self.opcode_channels)
         x = MLP((self.hidden,) * self.layers, activate_last=True)(x)
-        pooled = jnp.concatenate([graph_mean(batch, x), graph_max(batch, x)], -1)
+        pooled = mean_and_max(batch, x)
         return MLP((self.hidden, 1))(pooled)[..., 0]

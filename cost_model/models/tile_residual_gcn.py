@@ -9,11 +9,10 @@ Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networ
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from exla.cost_model.batch import Batch
-from exla.cost_model.layers import GCN, MLP, graph_max, graph_mean, joined, node_inputs, of_node
+from exla.cost_model.layers import GCN, MLP, kernel_node_inputs, mean_and_max
 from exla.cost_model.models import KERNEL, MODELS
 
 
@@ -35,9 +34,9 @@ class TileResidualGCN(nn.Module):
 
     @nn.compact
     def __call__(self, batch: Batch, *, train: bool = False) -> jax.Array:
-        x = joined(node_inputs(batch, self.opcode_channels), of_node(batch, batch.graph_config))
+        x = kernel_node_inputs(batch, self.opcode_channels)
         x = MLP((self.hidden, self.hidden), activate_last=True)(x)
         for _ in range(self.layers):
             x = x + MLP((self.hidden,), activate_last=True)(GCN(self.hidden)(batch, x))
-        pooled = jnp.concatenate([graph_mean(batch, x), graph_max(batch, x)], -1)
+        pooled = mean_and_max(batch, x)
         return MLP((self.hidden, 1))(pooled)[..., 0]

@@ -33,6 +33,7 @@ from exla.datasets.tpugraphs_adapter import SplitParts, write_layout
 from exla.errors import ReplayMiss
 from exla.passes.decisions import from_json
 from exla.search.record import Record
+from exla.search.space import Candidate, Space
 from exla.version import __version__
 
 ROUNDS = 20
@@ -172,6 +173,32 @@ def _final(kept: Sequence[tuple[Record, int]]) -> list[tuple[Record, int]]:
     return list(found.values())
 
 
+def made_again(
+    instance: Instance, target: str, kept: Sequence[tuple[Record, int]]
+) -> tuple[Space, list[Candidate], list[tuple[Record, int]]]:
+    """The candidates of records, each once.
+
+    Args:
+      instance: that the records are of.
+      target: of the campaign.
+      kept: as `times` gives them.
+
+    Returns:
+      The space of the instance, the candidates, and of each its record with the last time. What does not apply any
+      more is left out.
+    """
+    space = prepare(instance, target).space
+    candidates, rows = list[Candidate](), list[tuple[Record, int]]()
+    for record, value in _final(kept):
+        try:
+            candidate = space.build([from_json(d) for d in record.decisions]) if record.decisions else space.root
+        except (ReplayMiss, ValueError):
+            continue
+        candidates.append(candidate)
+        rows.append((record, value))
+    return space, candidates, rows
+
+
 def _export_instance(made: Exported, instance: Instance, folder: Folder, records: Sequence[Record]) -> None:
     made.statuses.update(r.status for r in records)
     made.twins += sum("twin" in r.extra for r in records)
@@ -181,17 +208,9 @@ def _export_instance(made: Exported, instance: Instance, folder: Folder, records
     if len(kept) < FEWEST:
         made.left_out["of an instance with too few times"] += len(kept)
         return
-    prepared = prepare(instance, folder.campaign.target)
-    space = prepared.space
-    candidates, rows = [], list[tuple[Record, int]]()
-    for record, value in _final(kept):
-        try:
-            candidate = space.build([from_json(d) for d in record.decisions]) if record.decisions else space.root
-        except (ReplayMiss, ValueError):
-            made.left_out["replay miss"] += 1
-            continue
-        candidates.append(candidate)
-        rows.append((record, value))
+    space, candidates, rows = made_again(instance, folder.campaign.target, kept)
+    if misses := len(_final(kept)) - len(rows):
+        made.left_out["replay miss"] += misses
     if len(rows) < FEWEST:
         made.left_out["of an instance with too few times"] += len(rows)
         return
@@ -207,7 +226,7 @@ def _export_instance(made: Exported, instance: Instance, folder: Folder, records
         is_default=np.array([r.is_default for r, _ in rows]),
         split=SplitParts(
             peak_bytes=np.array([r.compiled_bytes or 0 for r, _ in rows], np.int64),
-            statuses=tuple("ok" if _obeys(r) else "over_limit" for r, _ in rows),
+            statuses=tuple("ok" if obeys(r) else "over_limit" for r, _ in rows),
             decisions=tuple(list(r.decisions) for r, _ in rows),
             meta=_meta(instance, made, limit, rows),
         ),
@@ -227,7 +246,8 @@ def _meta(instance: Instance, made: Exported, limit: int, rows: Sequence[tuple[R
     }
 
 
-def _obeys(record: Record) -> bool:
+def obeys(record: Record) -> bool:
+    """Whether the compiled candidate is within its limit, as far as the record says."""
     return record.compiled_bytes is None or record.limit_bytes is None or record.compiled_bytes <= record.limit_bytes
 
 

@@ -134,10 +134,8 @@ class _Driver:
             if kind not in self.folders:
                 folder = Folder.open(self.out / kind, self.campaign)
                 folder.lock()
-                known = folder.finished()
                 self.folders[kind] = folder
-                self.todo[kind] = [i for i in self.campaign.instances() if i.name not in known]
-                self.progress[kind] = Progress(known=len(known), todo=len(self.todo[kind]))
+                self.todo[kind], self.progress[kind] = folder.left()
 
     def _hand_out(self) -> None:
         if time.monotonic() > self.end:

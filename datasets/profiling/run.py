@@ -137,6 +137,12 @@ class Folder:
                 found[one.instance] = one
         return found
 
+    def left(self) -> tuple[list[Instance], Progress]:
+        """The instances that are not finished, in order, and a progress that counts them."""
+        known = self.finished()
+        todo = [i for i in self.campaign.instances() if i.name not in known]
+        return todo, Progress(known=len(known), todo=len(todo))
+
     def finish(self, finished: Finished) -> None:
         """Note that an instance is finished; on disk when this returns."""
         path = self.path / "instances.jsonl"
@@ -191,9 +197,8 @@ def run_campaign(
       OptionError: if another run is at work in the folder.
     """
     folder.lock()
-    known = folder.finished()
-    todo = [i for i in folder.campaign.instances() if i.name not in known]
-    progress, end = Progress(known=len(known), todo=len(todo)), time.monotonic() + seconds
+    todo, progress = folder.left()
+    end = time.monotonic() + seconds
     for number, instance in enumerate(todo):
         if time.monotonic() > end:
             return len(todo) - number

@@ -341,7 +341,7 @@ def compare(
         for space in group:
             runs = [simulate(name, space, max(counts), seed) for seed in seeds]
             curves.append([statistics.median(at) for at in zip(*runs, strict=True)])
-        mean = {k: math.exp(statistics.fmean(math.log(c[k - 1]) for c in curves)) for k in counts}
+        mean = {k: statistics.geometric_mean(c[k - 1] for c in curves) for k in counts}
         worst = {k: max(c[k - 1] for c in curves) for k in counts}
         final = [c[-1] * s.best_s for c, s in zip(curves, group, strict=True)]
         slower = sum(

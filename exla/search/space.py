@@ -251,12 +251,12 @@ class Space:
         return found if found.numbers else None
 
     def is_steady(self, candidate: Candidate) -> bool:
-        """Whether what is compared for equality has the same bits wherever the candidate computes it."""
+        """Whether what is compared for equality is made of sums that the candidate computes in one place."""
         steady = self.steady(candidate)
         return steady is None or steady.holds(candidate.program)
 
     def _is_steady_when_cut(self, parent: Candidate, seed: Seed) -> bool:
-        """Whether a split into the smallest chunks keeps that: few that do not would with others."""
+        """Whether a split keeps that, whatever its chunks: by the smallest."""
         made = self._cut_if_possible(parent, seed, self.chunks(seed)[0])
         return made is not None and self.is_steady(made)
 
@@ -312,7 +312,7 @@ class Space:
 
     def _start_of(self, decisions: Sequence[Decision]) -> Candidate:
         """The start that some decisions begin with: the one with most of them."""
-        return max((s for s in self.starts if _begins(decisions, s.decisions)), key=lambda s: len(s.decisions))
+        return self.starts[start_of([s.decisions for s in self.starts], decisions)]
 
     @cached_property
     def _unsplit(self) -> list[Candidate]:
@@ -497,8 +497,10 @@ class Space:
         return [*parent.decisions, seed.split(generator.choice(self.chunks(seed))), *(parent.options or ())]
 
 
-def _begins(decisions: Sequence[Decision], first: Sequence[Decision]) -> bool:
-    return tuple(decisions[: len(first)]) == tuple(first)
+def start_of(starts: Sequence[Sequence[Decision]], decisions: Sequence[Decision]) -> int:
+    """Which of several programs, by the decisions that made them, some decisions begin with: the one with most."""
+    fitting = [k for k, begin in enumerate(starts) if tuple(decisions[: len(begin)]) == tuple(begin)]
+    return max(fitting, key=lambda k: len(starts[k]))
 
 
 def _value_of(seed: Seed) -> tuple[Any, ...]:
