@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import warnings
@@ -15,10 +16,12 @@ from exla.errors import ExlaWarning, MeasureError, ReplayMiss
 from exla.ir.emit import emit
 from exla.ir.memory import Peak, project
 from exla.ir.program import Program, as_struct
+from exla.ir.scopes import numbered
 from exla.options import Options
-from exla.passes.decisions import CompileOption, Decision, from_json, to_json
+from exla.passes.decisions import Change, CompileOption, Decision, Reorder, Replace, from_json, to_json
 from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
+from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import product_share
@@ -305,8 +308,7 @@ class Attempt:
         """
         if not decisions:
             return self.plain()
-        program, changes, seeds, sources = replay_all(self.call.program, decisions)
-        self.sources = sources
+        program, changes, seeds = self._replayed(decisions)
         options = _compile_options(decisions)
         known = {name for share in (0.0, 1.0) for names in self.target.option_sets(share) for name in names}
         if not options.keys() <= known:  # what a file says must not reach the compiler unseen
@@ -314,6 +316,19 @@ class Attempt:
                 f"{sorted(options.keys() - known)} are no compile options that exla sets on {self.target.name}"
             )
         return self._compile(program, changes, seeds, options, source)
+
+    def _replayed(self, decisions: Sequence[Decision]) -> tuple[Program, list[Change], list[Seed]]:
+        """The program that decisions make, as a search would: rewritten, numbered, then split."""
+        rewrites = list(itertools.takewhile(lambda d: isinstance(d, Replace | Reorder), decisions))
+        rewritten, first, _, self.sources = replay_all(self.call.program, rewrites)
+        start = numbered(rewritten)
+        program, rest, seeds, _ = replay_all(start, decisions[len(rewrites) :])
+        if not Steady(program=start).holds(program):
+            raise ReplayMiss(
+                "it computes a sum that is compared for equality in more than one place, which may change the result; "
+                "plan the program again"
+            )
+        return program, [*first, *rest], seeds
 
 
 def as_recorded(decisions: Sequence[Decision]) -> list[Any]:

@@ -1,6 +1,7 @@
 """What is compared for equality is computed in one place: derivatives of extremes survive what is offered."""
 
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from exla.call import read
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.scopes import numbered
-from exla.passes.decisions import Growth
+from exla.passes.decisions import Growth, to_json
 from exla.passes.split.decide import apply_seed, enumerate_splits
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
@@ -31,6 +32,15 @@ def largest_shares(x, y):
     return jax.grad(total)(x)
 
 
+def nearest(x, y):
+    """The gradient of the distances to the nearest: one side of the Chamfer distance."""
+
+    def total(z):
+        return jnp.sum(jnp.min(jnp.sum(jnp.abs(z[:, None] - y[None]) ** 1.5, axis=-1), axis=1))
+
+    return jax.grad(total)(x)
+
+
 def arguments(n=64, m=96):
     generator = np.random.default_rng(0)
     return tuple(generator.standard_normal(shape, dtype=np.float32) for shape in ((n, 5), (m, 5)))
@@ -44,27 +54,34 @@ def in_float64(function, values):
         jax.config.update("jax_enable_x64", False)
 
 
-def test_every_candidate_that_is_offered_has_the_right_gradient_and_some_are_not_offered():
+def test_every_candidate_that_is_offered_has_the_right_gradient():
+    values = arguments()
+    made = space(nearest, values, share=0.1)
+    want = in_float64(nearest, values)
+    assert made.steady(made.root)
+    offered = list(itertools.islice(made.below(made.root), 24))
+    assert len(offered) > 8
+    for candidate in offered[::4]:
+        (got,) = jax.jit(emit(candidate.program, EXPANSIONS))(*values)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max(), err_msg=str(candidate))
+
+
+def test_some_of_what_is_not_offered_would_have_a_wrong_gradient():
     values = arguments()
     made = space(largest_shares, values, share=0.1)
     want = in_float64(largest_shares, values)
     steady = made.steady(made.root)
-    assert steady is not None and steady.numbers
-    offered = list(itertools.islice(made.below(made.root), 24))
-    for candidate in offered[::4]:
-        (got,) = jax.jit(emit(candidate.program, EXPANSIONS))(*values)
-        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max(), err_msg=str(candidate))
 
     def is_wrong(program):
         (got,) = jax.jit(emit(program, EXPANSIONS))(*values)
         return np.max(np.abs(got - want)) > 1e-3 * np.abs(want).max()
 
-    refused = [p for p in split_twice(made) if not steady.holds(p)]
-    assert any(map(is_wrong, refused)), "some of what is refused would be wrong"
+    refused = [p for _, p in split_twice(made) if not steady.holds(p)]
+    assert any(map(is_wrong, refused))
 
 
 def split_twice(made):
-    """The program split once in chunks of 8, and inside that loop again, in every way."""
+    """The program split once in chunks of 8, and inside that loop again, in every way; with the decisions."""
     growths = [Growth(small_bytes=64, online=online) for online in (False, True)]
     held = made.unfused(made.root).held
     for seed in enumerate_splits(made.root.program, held, growths, values=8):
@@ -72,7 +89,28 @@ def split_twice(made):
             first = apply_seed(made.root.program, seed, 8)
             for inner in enumerate_splits(first, project(first, fused=False).held, growths, values=8):
                 if inner.decision.path:
-                    yield apply_seed(first, inner, max(inner.region.least_chunk, inner.region.size // 2))
+                    chunk = max(inner.region.least_chunk, inner.region.size // 2)
+                    yield (seed.split(8), inner.split(chunk)), apply_seed(first, inner, chunk)
+
+
+def test_a_saved_plan_that_computes_what_is_compared_twice_is_refused(tmp_path):
+    values = arguments()
+    path = tmp_path / "plan.json"
+
+    def loaded(function, decisions):
+        exla.save(exla.compile(function, values, memory_limit="1GiB"), path)
+        saved = json.loads(path.read_text())
+        path.write_text(json.dumps({**saved, "decisions": [to_json(d) for d in decisions]}))
+        return exla.load(path, function, values)
+
+    made = space(nearest, values, share=0.1)
+    want = in_float64(nearest, values)
+    got = loaded(nearest, next(made.below(made.root)).decisions)(*values)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
+    made = space(largest_shares, values, share=0.1)
+    steady = made.steady(made.root)
+    with pytest.raises(exla.PlanError, match="compared for equality in more than one place"):
+        loaded(largest_shares, next(d for d, program in split_twice(made) if not steady.holds(program)))
 
 
 @pytest.mark.parametrize("room", [60_000, 120_000])
