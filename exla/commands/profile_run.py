@@ -20,7 +20,7 @@ import json
 import sys
 from pathlib import Path
 
-from exla.errors import ExlaError
+from exla.errors import ExlaError, OptionError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         campaign = read_campaign(arguments.campaign)
+    except OptionError as error:
+        print(f"exla: {error}", file=sys.stderr)
+        return 2
+    try:
         if arguments.executor == "ray":
             from exla.datasets.profiling.on_ray import run_on_ray
 
@@ -55,4 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({"campaign": campaign.name, "left": left}))
     elif left:
         print(f"{left} programs are left: the same command goes on")
+    else:
+        print(f"all programs of {campaign.name} are measured")
     return 1 if left else 0

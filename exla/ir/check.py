@@ -40,16 +40,15 @@ def check(program: Program) -> Program:
             raise ProgramError(f"a constant of shape {value.shape} is bound to an input {var.aval.str_short()}")
     defined: set[Any] = set(program.invars)
     for position, eqn in enumerate(program.eqns):
-        where = f"equation {position} (`{eqn.primitive.name}`, {program.source(position) or 'unknown line'})"
         for v in eqn.invars:
             if not isinstance(v, Literal) and v not in defined:
-                raise ProgramError(f"{where} reads a value that is not defined yet")
+                raise ProgramError(f"{_where(program, position)} reads a value that is not defined yet")
         for v in eqn.outvars:
             if v in defined:
-                raise ProgramError(f"{where} defines a value a second time")
+                raise ProgramError(f"{_where(program, position)} defines a value a second time")
             if not _compat.is_drop(v):
                 defined.add(v)
-        for inner in _inner(eqn, where):
+        for inner in _inner(program, position):
             check(inner)
     for v in program.outvars:
         if not isinstance(v, Literal) and v not in defined:
@@ -57,12 +56,19 @@ def check(program: Program) -> Program:
     return program
 
 
-def _inner(eqn: Any, where: str) -> list[Program]:
+def _where(program: Program, position: int) -> str:
+    name = program.eqns[position].primitive.name
+    return f"equation {position} (`{name}`, {program.source(position) or 'unknown line'})"
+
+
+def _inner(program: Program, position: int) -> list[Program]:
     """Programs inside a chunk loop, after checking that they fit the loop."""
+    eqn = program.eqns[position]
     loop = eqn.params.get("loop") if eqn.primitive.name == "exla_split" else None
     if loop is None:
         return [inner for inner in map(body_program, _compat.bodies(eqn)) if inner is not None]
     if not 1 <= loop.chunk < loop.size or (loop.tail is None) != (loop.remainder == 0):
+        where = _where(program, position)
         raise ProgramError(f"{where} cuts {loop.size} indices into chunks of {loop.chunk} with the wrong remainder")
     bodies = [(loop.body, loop.chunk)] + ([(loop.tail, loop.remainder)] if loop.tail is not None else [])
     for body, size in bodies:
@@ -70,6 +76,7 @@ def _inner(eqn: Any, where: str) -> list[Program]:
         taken = len(body.invars) - len(body.consts) - 1 - len(states)
         passed = sum(p is not Passed.START for p in loop.operands)
         if taken != passed or len(loop.operands) != len(eqn.invars):
+            where = _where(program, position)
             raise ProgramError(f"{where} passes {len(eqn.invars)} operands to a body of {taken} inputs")
         for inside, k, placement in loop.inputs(body):
             shape = list(eqn.invars[k].aval.shape)
@@ -78,7 +85,9 @@ def _inner(eqn: Any, where: str) -> list[Program]:
             elif isinstance(placement, Placement):
                 shape[placement.axis] = placement.length(size)
             if tuple(shape) != tuple(inside.aval.shape):
+                where = _where(program, position)
                 raise ProgramError(f"{where} slices {eqn.invars[k].aval.str_short()} into {inside.aval.str_short()}")
         if len(body.outvars) != sum(o.parts for o in loop.outputs):
+            where = _where(program, position)
             raise ProgramError(f"{where} has a body of {len(body.outvars)} results that do not fit its outputs")
     return [body for body, _ in bodies]

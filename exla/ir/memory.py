@@ -61,26 +61,38 @@ class Peak:
         return self.bytes - self.arguments_bytes
 
 
-def project(
-    program: Program,
-    *,
-    fused: bool = True,
-    path: Path = (),
-    spare: Sequence[Any] = (),
-    window: int | None = LONGEST_FUSED_REDUCTION,
-) -> Peak:
+def project(program: Program, *, fused: bool = True, window: int | None = LONGEST_FUSED_REDUCTION) -> Peak:
     """Project the peak memory of a program.
 
     Args:
       program: the program.
       fused: whether element-wise chains are assumed to be fused.
-      path: where it is: (position, which body) of each equation around it.
-      spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries.
       window: indices of an axis that the compiler reduces without storing what it reduces; None = any number.
 
     Returns:
       The peak and what holds it.
     """
+    inside = _inside(program, fused, window)
+    arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in program.invars]
+    return replace(inside, held=tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes)))
+
+
+def _inside(program: Program, fused: bool, window: int | None, spare: Sequence[Any] = ()) -> Peak:
+    """The peak of a program, held by what it computes; kept, as candidates share the loops that no split has changed.
+
+    Args:
+      program: the program.
+      fused: as of `project`.
+      window: as of `project`.
+      spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries.
+    """
+    key = ("peak", fused, window, *spare)
+    if key not in program.known:
+        program.known[key] = _walked(program, fused, window, spare)
+    return program.known[key]
+
+
+def _walked(program: Program, fused: bool, window: int | None, spare: Sequence[Any]) -> Peak:
     roots = _roots(program, fused, window)
     arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
@@ -96,7 +108,7 @@ def project(
     total = 0
     for i, eqn in enumerate(program.eqns):
         dying = [v for v in live if last.get(v, i) <= i]
-        inner = _inner_peak(eqn, path, i, fused, window)
+        inner = _inner_peak(eqn, i, fused, window)
         made = {v: value_bytes(v) for v in eqn.outvars if v in roots and roots[v] == (v,)}
         if fused and eqn.primitive.name in IN_PLACE:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
@@ -108,18 +120,16 @@ def project(
         now = total - reused + (inner.temporary_bytes if inner else 0)
         if now > best:
             best = now
-            here = (Held(program=program, path=path, var=v, bytes=b) for v, b in live.items())
+            here = (Held(program=program, path=(), var=v, bytes=b) for v, b in live.items())
             best_held = (*here, *(inner.held if inner else ()))
         for v in [*dying, *(v for v in made if last.get(v, -1) <= i)]:
             total -= live.pop(v, 0)
     arguments_bytes = sum(value_bytes(v) for v in arguments)
-    held = [Held(program=program, path=path, var=v, bytes=value_bytes(v)) for v in program.invars] if not path else []
-    held = sorted([*best_held, *held], key=lambda h: -h.bytes)
     return Peak(
         arguments_bytes=arguments_bytes,
         outputs_bytes=sum(value_bytes(v) for v in outputs),
         bytes=arguments_bytes + best,
-        held=tuple(held),
+        held=tuple(sorted(best_held, key=lambda h: -h.bytes)),
     )
 
 
@@ -184,23 +194,22 @@ def _is_fused_into(eqn: Any, window: int | None) -> bool:
     return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
 
-def _inner_peak(eqn: Any, path: Path, position: int, fused: bool, window: int | None) -> Peak | None:
+def _inner_peak(eqn: Any, position: int, fused: bool, window: int | None) -> Peak | None:
     """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
-        inside = (*path, (position, 0))
-        body = project(loop.body, fused=fused, path=inside, spare=loop.states(loop.body), window=window)
+        body = _inside(loop.body, fused, window, loop.states(loop.body))
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
-        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=body.held)
+        held = _below(position, 0, body)
+        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
+    if eqn.primitive.name in REDUCERS | SCATTERS:
+        return None
     bodies = _compat.bodies(eqn)
     jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
-    peaks = [
-        project(Program(jaxpr=_open(j)), fused=fused, path=(*path, (position, k)), window=window)
-        for k, j in enumerate(jaxprs)
-    ]
-    if not peaks or eqn.primitive.name in REDUCERS | SCATTERS:
+    peaks = [_inside(Program(jaxpr=_open(j)), fused, window) for j in jaxprs]
+    if not peaks:
         return None
-    largest = max(peaks, key=lambda p: p.temporary_bytes)
+    which, largest = max(enumerate(peaks), key=lambda pair: pair[1].temporary_bytes)
     carried = sum(value_bytes(v) for v in eqn.outvars)
     if eqn.primitive.name in VIEWS:  # `exla_unless`: its results are there already, and what it holds is cut with them
         return replace(largest, bytes=max(largest.temporary_bytes - carried, 0), arguments_bytes=0, held=())
@@ -208,8 +217,13 @@ def _inner_peak(eqn: Any, path: Path, position: int, fused: bool, window: int | 
         arguments_bytes=0,
         outputs_bytes=0,
         bytes=largest.temporary_bytes + carried,
-        held=largest.held if bodies and all(map(body_program, bodies)) else (),
+        held=_below(position, which, largest) if bodies and all(map(body_program, bodies)) else (),
     )
+
+
+def _below(position: int, which: int, inner: Peak) -> tuple[Held, ...]:
+    """What holds the peak of a body, seen from the program around it."""
+    return tuple(replace(held, path=((position, which), *held.path)) for held in inner.held)
 
 
 def _open(jaxpr: Any) -> Any:

@@ -49,15 +49,15 @@ class Program:
     jaxpr: Any
     consts: tuple[Any, ...] = ()
 
-    @property
+    @cached_property
     def eqns(self) -> Sequence[Any]:
         return self.jaxpr.eqns
 
-    @property
+    @cached_property
     def invars(self) -> Sequence[Any]:
         return self.jaxpr.invars
 
-    @property
+    @cached_property
     def outvars(self) -> Sequence[Any]:
         return self.jaxpr.outvars
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from exla.passes.split.chunks import sizes
+from exla.passes.split.chunks import largest_chunk, sizes
 from exla.passes.split.decide import Seed
 from exla.strict import tolerate
 
@@ -75,11 +75,12 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
     probed = []
     for seed in space.offers(parent, goal):
         region = seed.region
-        first = max(region.least_chunk, min(PROBE, region.size // 2))
+        most = largest_chunk(region.size)
+        first = max(region.least_chunk, min(PROBE, most // 4))
         if first >= region.size:
             continue
         at_first = at_second = None
-        second = min(4 * first, region.size - 1)
+        second = max(first, min(4 * first, most))
         with tolerate(f"trying to {seed.split(first)}"):
             at_first = space.cut(parent, seed, first)
             at_second = space.cut(parent, seed, second) if second > first else at_first
@@ -98,14 +99,14 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
     probed.sort(key=promise)
     for seed, first, at_first, second, at_second in _and_one(probed, FINALISTS, lambda p: p[0].decision.growth.again):
         region_size = seed.region.size
-        least = seed.region.least_chunk
+        least, most = seed.region.least_chunk, largest_chunk(region_size)
         yield at_first
         if at_second.peak.bytes > at_first.peak.bytes > goal.bytes and least < first:
             yield space.cut(parent, seed, least)
-        while at_second.peak.bytes <= at_first.peak.bytes and second < region_size - 1:
+        while at_second.peak.bytes <= at_first.peak.bytes and second < most:
             # What holds the peak does not grow with the chunk yet, or is a state saved for every chunk; go on.
             first, at_first = second, at_second
-            second = min(8 * second, region_size - 1)
+            second = min(8 * second, most)
             at_second = space.cut(parent, seed, second)
             yield at_second
         if at_first.peak.bytes > goal.bytes:

@@ -468,8 +468,7 @@ class Space:
         k = generator.randrange(len(parent.splits))
         split, region = parent.splits[k], parent.seeds[k].region
         factor = generator.choice((1 / 4, 1 / 2, 1 / self.ratio**0.5, self.ratio**0.5, 2, 4))
-        wanted = min(max(round(split.chunk * factor), region.least_chunk), region.size - 1)
-        chunk = tidy(region.size, wanted, region.least_chunk, self.machine.lanes)
+        chunk = tidy(region.size, round(split.chunk * factor), region.least_chunk, self.machine.lanes)
         return [replace(split, chunk=chunk) if d == split else d for d in parent.all_decisions]
 
     def _other_growth(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:

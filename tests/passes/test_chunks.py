@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exla.passes.split.chunks import sizes, tidy
+from exla.passes.split.chunks import largest_chunk, sizes, tidy
 
 
 @given(size=st.integers(2, 500_000), wanted=st.integers(1, 600_000), least=st.integers(1, 100))
@@ -11,8 +11,8 @@ def test_a_tidied_chunk_is_legal_and_not_far_below_what_was_wanted(size, wanted,
     least = min(least, size - 1)
     chunk = tidy(size, wanted, least)
     assert least <= chunk < size
-    assert chunk <= max(wanted, least)
-    assert 2 * chunk >= min(wanted, size - 1) or chunk >= least
+    assert chunk <= max(min(wanted, largest_chunk(size)), least), "more than half of a factor leaves two chunks as well"
+    assert 2 * chunk >= min(wanted, largest_chunk(size)) or chunk >= least
 
 
 def test_divisors_and_full_vectors_are_preferred():

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -115,6 +116,18 @@ def test_the_analytic_strategy_goes_on_from_the_best_prediction():
     session.tell(Outcome(status="over_limit"))
     first = session.ask()
     assert first.splits[0].axis == 1 and first.splits[0].chunk == 1 and first.options[0].value == "dots"
+
+
+@pytest.mark.parametrize(("projected", "asked"), [(2000, 1), (1100, 8)])
+def test_what_is_projected_far_above_the_limit_is_not_tried_again_and_again(projected, asked, monkeypatch):
+    found = [replace(measured(split(2**k), status="over_limit"), projected_bytes=projected) for k in range(12)]
+    everything = space(found)
+    monkeypatch.setattr(RecordedSpace, "ranked", lambda self, start, goal=None: list(self._of(start)))
+    session, count = STRATEGIES.get("analytic").start(everything, 0), 0
+    while (candidate := session.ask()) is not None:
+        count += bool(candidate.splits)
+        session.tell(Outcome(status="over_limit", peak_bytes=4000 - 500 * count))
+    assert count == asked
 
 
 def test_rewrites_come_before_splits_and_what_fits_without_a_loop_first():

@@ -14,6 +14,11 @@ MANY_LANES = 8
 """From this many full vectors on, a last partial one costs nothing that can be measured."""
 
 
+def largest_chunk(size: int) -> int:
+    """The largest chunk worth considering: half of the factor, rounded up. Larger ones leave two chunks as well."""
+    return -(-size // 2)
+
+
 def tidy(size: int, chunk: int, least: int = 1, lanes: int = LANES) -> int:
     """Move a chunk size down to a nearby one that wastes less.
 
@@ -29,7 +34,7 @@ def tidy(size: int, chunk: int, least: int = 1, lanes: int = LANES) -> int:
       of the same trip count, rounded up to a multiple of the lanes where that stays within `chunk`, and down where
       that costs little.
     """
-    chunk = max(least, min(chunk, size - 1))
+    chunk = max(least, min(chunk, largest_chunk(size)))
     lowest = max(least, -(-chunk // 2))
     divisors = [d for d in _divisors(size) if lowest <= d <= chunk]
     for divisor in reversed(divisors):
@@ -92,7 +97,7 @@ def sizes(
     known: set[int] = set()
     room = max(room_bytes - fixed_bytes, 0.0)
     for target in sorted({min(float(w), room) for w in (*working_sets, room)}):
-        wanted = int(min(target / bytes_per_index, size)) if bytes_per_index > 0 else size - 1
+        wanted = int(min(target / bytes_per_index, size)) if bytes_per_index > 0 else size
         if fixed_bytes + lanes * bytes_per_index <= room_bytes:
             wanted = max(wanted, lanes)
         chunk = tidy(size, max(wanted, least), least, lanes)

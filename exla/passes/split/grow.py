@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exla._compat import Literal, is_extended
@@ -70,15 +70,15 @@ class _Growing:
             self._include(position, name, var, (axis, ()))
 
     def _include(self, position: int, name: str | None, var: Any, cut: Cut) -> None:
-        axis, window = cut
+        window = cut[1]
+        if (position, name, window) in self.instances:
+            return
         reason = self._refusal(position, name, cut) or self._cannot_widen(position, name, window)
         if reason is not None:
             self.blocked.setdefault(var, reason)
             return
         assert name is not None
         instance = (position, name, window)
-        if instance in self.instances:
-            return
         self.instances.add(instance)
         self.windows[position] += bool(window)
         factors = factors_of(self.program, position)
@@ -157,6 +157,15 @@ def grow(program: Program, var: Any, axis: int, how: Growth) -> Region | None:
     """
     if var.aval.shape[axis] < 2:
         return None
+    key = ("grown", var, axis, replace(how, again=False, online=False))  # those two matter only when it is closed
+    if key not in program.known:
+        program.known[key] = _grown(program, var, axis, how)
+    growth, instances = program.known[key]
+    return close(program, instances, growth.size, how, growth.blocked) if instances else None
+
+
+def _grown(program: Program, var: Any, axis: int, how: Growth) -> tuple[_Growing, frozenset[Instance]]:
+    """What grows from a seed, and its instances with those windows merged that lie near each other."""
     growth = _Growing(program=program, how=how, size=var.aval.shape[axis])
     growth.queue += [(var, (axis, ()), True), (var, (axis, ()), False)]
     growth.run()
@@ -170,12 +179,10 @@ def grow(program: Program, var: Any, axis: int, how: Growth) -> Region | None:
         growth.run()
         if len(growth.instances) == before:
             break
-    if not growth.instances:
-        return None
-    return close(program, _merged(growth.instances), growth.size, how, growth.blocked)
+    return growth, _merged(growth.instances)
 
 
-def _merged(instances: Set[Instance]) -> set[Instance]:
+def _merged(instances: Set[Instance]) -> frozenset[Instance]:
     """One window for each that lies near others of the same instance: a stencil computes its operand once."""
     by_step: dict[tuple[int, str, int], list[Window]] = {}
     for position, name, window in instances:
@@ -192,7 +199,7 @@ def _merged(instances: Set[Instance]) -> set[Instance]:
             else:
                 groups.append((step, before, extra))
         merged |= {(position, name, w) for w in groups}
-    return merged
+    return frozenset(merged)
 
 
 def _depends_on(program: Program, instances: Iterable[Instance]) -> set[Any]:

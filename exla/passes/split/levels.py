@@ -35,7 +35,7 @@ Provided = tuple[Instance, Sliced | None]
 
 
 def close(
-    program: Program, instances: Set[Instance], size: int, how: Growth, blocked: Mapping[Any, str]
+    program: Program, instances: frozenset[Instance], size: int, how: Growth, blocked: Mapping[Any, str]
 ) -> Region | None:
     """Find what leaves a region, on which level, and what stays outside.
 
@@ -47,8 +47,24 @@ def close(
       blocked: variable -> why it could not be cut further.
 
     Returns:
-      The region, or None where nothing leaves it.
+      The region, or None where nothing leaves it; the same one where it was grown in another way to the same end.
     """
+    key = ("provided", instances, size)
+    if key not in program.known:
+        program.known[key] = _provided(program, instances, size)
+    makers, provided = program.known[key]
+    again = {v for v, p in provided.items() if how.again and _is_stacked_between(program, v, p, how.small_bytes)}
+    closed = ("closed", instances, size, frozenset(again), how.online)
+    if closed not in program.known:
+        kept = {v: p for v, p in provided.items() if v not in again}
+        program.known[closed] = _closed(program, instances, size, how.online, makers, kept, blocked)
+    return program.known[closed]
+
+
+def _provided(
+    program: Program, instances: Set[Instance], size: int
+) -> tuple[dict[Sliced, Instance], dict[Any, Provided]]:
+    """Which instance computes each cut value, and which provides each value to what is outside."""
     makers: dict[Sliced, Instance] = {}
     provided: dict[Any, Provided] = {}
     for instance in sorted(instances):
@@ -70,15 +86,24 @@ def close(
         for k, var in enumerate(program.eqns[instance[0]].outvars):
             if k not in apart:
                 provided.setdefault(var, (instance, None))
-    if how.again:
-        provided = {v: p for v, p in provided.items() if not _is_stacked_between(program, v, p, how.small_bytes)}
+    return makers, provided
+
+
+def _closed(
+    program: Program,
+    instances: Set[Instance],
+    size: int,
+    online: bool,
+    makers: Mapping[Sliced, Instance],
+    provided: Mapping[Any, Provided],
+    blocked: Mapping[Any, str],
+) -> Region | None:
+    """`close`, once it is known what is stacked."""
     outputs, whole, demanded = _demand(program, size, instances, makers, provided)
     if not outputs:
         return None
     makers = {s: i for s, i in makers.items() if i in demanded}
-    placed = _Levels(
-        program=program, size=size, instances=instances, makers=makers, provided=provided, online=how.online
-    )
+    placed = _Levels(program=program, size=size, instances=instances, makers=makers, provided=provided, online=online)
     placed.run()
     reverse = frozenset(k for k, is_reverse in placed.reverse.items() if is_reverse)
     found = [LoopOutput(instance=i, stacked=s, level=placed.level[i]) for i, s in outputs]
@@ -155,8 +180,8 @@ def _demand(
     program: Program,
     size: int,
     instances: Set[Instance],
-    makers: dict[Sliced, Instance],
-    provided: dict[Any, Provided],
+    makers: Mapping[Sliced, Instance],
+    provided: Mapping[Any, Provided],
 ) -> tuple[set[Provided], set[int], set[Instance]]:
     """Walk backwards from the outputs: which values are needed whole, and which instances compute something."""
     needed_whole = {v for v in program.outvars if not isinstance(v, Literal)}

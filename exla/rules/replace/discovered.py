@@ -1,9 +1,9 @@
 """Rules that were discovered: read from `discovered.json`, which `exla rules discover` writes.
 
-Each is two small graphs (`exla.rules.graphs`), and is checked as it is read. Most stay data: a "contraction", a sum of
-products in another order, is what the reorder pass finds by itself, with the sizes at hand; a "degenerate" pattern is
-one that programs hardly hold; and a pattern of more than three equations costs time in every compilation and adds
-little.
+Each is two small graphs (`exla.rules.graphs`), and is checked before it is used. Most stay data: a "contraction", a
+sum of products in another order, is what the reorder pass finds by itself, with the sizes at hand; a "degenerate"
+pattern is one that programs hardly hold; and a pattern of more than three equations costs time in every compilation
+and adds little.
 
 All are used only where they are asked for, by name or as "discovered_*": equal over the integers is not equal in
 floating point. (a + c) b is small where a is near -c, and a b + c b is then the difference of two large numbers;
@@ -31,7 +31,7 @@ EXAMPLE_SIZES = (6, 4, 5, 3, 2, 7)
 
 
 def read(path: Path = PATH) -> dict[str, ReplaceRule]:
-    """The rules of a file that the engine uses, by name; all are checked.
+    """The rules of a file that the engine uses, by name; these are checked.
 
     Raises:
       ValueError: if the file is damaged; the message names it and what is wrong.
@@ -59,11 +59,13 @@ def _rules(data: Any) -> dict[str, ReplaceRule]:
             raise ValueError(f"rule {number} is named {name!r}, not 'discovered_{number}'")
         if row.get("family") not in FAMILIES:
             raise ValueError(f"{name}: family {row.get('family')!r} is none of {', '.join(FAMILIES)}")
+        if row["family"] != REGISTERED:
+            continue  # `exla rules discover` reads their graphs; nothing here does
         try:
             before, after = _sides(row)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        if row["family"] == REGISTERED and len(before.equations) <= MOST_EQUATIONS:
+        if len(before.equations) <= MOST_EQUATIONS:
             rules[name] = _rule(before, after)
     return rules
 

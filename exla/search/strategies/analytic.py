@@ -11,6 +11,7 @@ tightened by as much.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from exla.passes.decisions import Change
@@ -21,6 +22,8 @@ from exla.search.strategy import Outcome, SearchSpace, Steps, each, starts, stra
 MOST_COMPILES = 8
 HOPELESS = 3
 """After so many candidates in a row that come no nearer to the limit, the search gives up."""
+FAR, NEARER = 1.25, 0.95
+"""What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried."""
 
 
 @strategy("analytic", measures=False)
@@ -40,14 +43,16 @@ def descend(space: SearchSpace, start: Candidate) -> Steps:
     seen: set[tuple[Change, ...]] = set()
     smallest: list[int] = []
     ranked: list[Candidate] = []
+    asked: list[Candidate] = []
     for _ in range(MOST_COMPILES):
         found = [c for c in ranked if c.decisions not in seen and space.is_met(c, goal)]
         if not found:
             ranked = space.ranked(start, goal)
             found = [c for c in ranked if c.decisions not in seen]
-        if not found:
+        if not found or _is_hopeless(space, found[0], asked):
             return
         first = found[0]
+        asked.append(first)
         seen.add(first.decisions)
         outcome = yield first
         if outcome.status == "ok":
@@ -57,9 +62,15 @@ def descend(space: SearchSpace, start: Candidate) -> Steps:
             ranked = []
             continue
         smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
-        if len(smallest) > HOPELESS and smallest[-1] > 0.95 * smallest[-1 - HOPELESS]:
+        if len(smallest) > HOPELESS and smallest[-1] > NEARER * smallest[-1 - HOPELESS]:
             return
         goal = tightened(goal, first, outcome, space.goal.bytes)
+
+
+def _is_hopeless(space: SearchSpace, candidate: Candidate, asked: Sequence[Candidate]) -> bool:
+    """Whether a candidate is projected far above the limit like the last one asked about, and no nearer to it."""
+    far = FAR * space.goal.bytes
+    return bool(asked) and asked[-1].peak.bytes > far and candidate.peak.bytes > max(far, NEARER * asked[-1].peak.bytes)
 
 
 def tightened(goal: Goal, candidate: Candidate, outcome: Outcome, limit_bytes: int) -> Goal:

@@ -90,7 +90,7 @@ def test_a_process_that_dies_costs_its_candidate_and_the_rest_is_measured(tmp_pa
     assert len(set(once)) == len(once) >= 5, "nothing is measured twice, and what comes after is measured"
 
 
-def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path):
+def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, capsys):
     (tmp_path / "c.toml").write_text(
         'name = "k"\nzoo = ["chamfer"]\nmegabytes = [1]\nshares = [0.3]\ncandidates = 5\nrounds_s = 0.2\n'
     )
@@ -112,6 +112,15 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path):
     once = [json.dumps(r.decisions, sort_keys=True) for r in records if r.extra.get("preliminary") or r.status != "ok"]
     assert len(set(once)) == len(once) >= 5
     assert [r.to_line() for r in records[: len(before)]] == before
+    capsys.readouterr()
+    assert main(["profile", "run", str(tmp_path / "c.toml"), "-o", str(out)]) == 0
+    assert capsys.readouterr().out == "all programs of k are measured\n"
+
+
+def test_a_campaign_with_a_misspelt_key_is_not_understood(tmp_path, capsys):
+    (tmp_path / "c.toml").write_text('name = "k"\nmegabyte = [1]\n')
+    assert main(["profile", "run", str(tmp_path / "c.toml"), "-o", str(tmp_path / "run")]) == 2
+    assert "did you mean" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 def test_values_are_compared_with_the_plain_program_under_any_option_set():
