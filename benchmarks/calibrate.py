@@ -1,8 +1,9 @@
-"""How well the analytic prediction ranks what campaigns measured on a CPU, and with which rates it would rank better.
+"""How well the analytic prediction ranks what campaigns measured, and with which rates it would rank better.
 
     python -m benchmarks.calibrate benchmarks/campaigns/xeon benchmarks/campaigns/cpu
     python -m benchmarks.calibrate benchmarks/campaigns/xeon --set kernel_s=1e-5 first_touch_bytes_per_s=3e9
     python -m benchmarks.calibrate benchmarks/campaigns/xeon --descend
+    python -m benchmarks.calibrate benchmarks/campaigns/v5e         # estimates of the TPU's compiler
 
 A prediction is linear in the prices of `Machine` (seconds for a kernel, for an element, …): how much there is of each
 is read off by predicting with all prices 0 but one. For the rates as they are, as --set changes them and, with
@@ -45,14 +46,18 @@ class Measured:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("campaigns", nargs="+", type=Path, help="folders of campaigns on CPUs")
+    parser.add_argument("campaigns", nargs="+", type=Path, help="folders of campaigns, for one target")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=NUMBER", help="rates of Machine to try")
     parser.add_argument("--descend", action="store_true", help="look for better rates")
     arguments = parser.parse_args()
     changes = {name: float(value) for name, _, value in (text.partition("=") for text in arguments.set)}
-    campaigns = {path.name: measured(path) for path in arguments.campaigns}
+    folders = {path.name: Folder.open(path) for path in arguments.campaigns}
+    targets = {folder.campaign.target for folder in folders.values()}
+    if len(targets) > 1:
+        parser.error(f"campaigns for {', '.join(sorted(targets))}: the rates of each target are its own")
+    campaigns = {name: measured(folder) for name, folder in folders.items()}
     everything = [one for found in campaigns.values() for one in found]
-    machine = find_target("cpu").machine()
+    machine = find_target(targets.pop()).machine()
     tried = {"as it is": machine}
     if changes:
         tried["changed"] = machine = replace(machine, **changes)
@@ -70,12 +75,12 @@ def main() -> int:
     return 0
 
 
-def measured(path: Path) -> list[Measured]:
+def measured(folder: Folder) -> list[Measured]:
     """What a campaign measured, with the candidates made again."""
-    folder, found = Folder.open(path), []
+    found = []
     instances = {i.name: i for i in folder.campaign.instances()}
     for name, records, _ in folder.records():
-        kept = [(r, ns) for r, ns in times(records, "wall_clock")[0] if r.decisions and obeys(r)]
+        kept = [(r, ns) for r, ns in times(records, folder.campaign.label)[0] if r.decisions and obeys(r)]
         if len(kept) < FEWEST or name not in instances:
             continue
         space, candidates, rows = made_again(instances[name], folder.campaign.target, kept)

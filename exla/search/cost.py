@@ -69,7 +69,9 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     read = sum(_elements(v) for v in eqn.invars)
     if name == "dot_general":
         stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars))
-        return _product_flops(eqn, machine.matrix_tile) / machine.flops + _traffic_s(stored, machine) + machine.kernel_s
+        packed = sum(value_bytes(v) for v in eqn.invars) * (machine.product_passes - 1)
+        moved = _traffic_s(stored, machine) * (1 + packed / max(stored, 1))
+        return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved + machine.kernel_s
     if name in TRANSCENDENTAL and not (name == "div" and isinstance(eqn.invars[1], _compat.Literal)):
         return made / machine.transcendentals
     if name in FUSIBLE:

@@ -37,6 +37,7 @@ class Machine:
       kernel_s: time to start one kernel.
       lanes: a chunk of a multiple of so many indices wastes nothing.
       matrix_tile: matrix products are computed in tiles of so many rows and columns.
+      product_passes: how often a matrix product goes over its operands; Eigen's copies them into blocks first.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
     """
@@ -56,6 +57,7 @@ class Machine:
     kernel_s: float = 5e-6
     lanes: int = 8
     matrix_tile: int = 1
+    product_passes: int = 3
     longest_fused_reduction: int | None = 32
 
     @classmethod
@@ -82,5 +84,6 @@ class Machine:
             kernel_s=facts.kernel_s,
             lanes=facts.lanes,
             matrix_tile=facts.lanes,
+            product_passes=1,
             longest_fused_reduction=None,
         )
