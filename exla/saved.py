@@ -117,7 +117,7 @@ def read_plan(path: str | os.PathLike[str]) -> SavedPlan:
     """
     try:
         row = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PlanError(f"{path} cannot be read as a plan: {error}") from error
     if not isinstance(row, dict) or row.get("exla_plan") != FORMAT:
         found = row.get("exla_plan") if isinstance(row, dict) else None

@@ -76,12 +76,14 @@ def broken(text):
     yield "torn", text[: len(text) // 2], "cannot be read"
     yield "binary", "\x80\x04K\x01.", "cannot be read|no plan"
     yield "a list", "[]", "no plan of format 1"
+    yield "deep", "[" * 100_000, "cannot be read"
     yield "format", json.dumps({**row, "exla_plan": 99}), "its format: 99"
     yield "no decisions", json.dumps({k: v for k, v in row.items() if k != "decisions"}), "incomplete"
     yield "options", json.dumps({**row, "options": {}}), "incomplete"
     yield "decision", json.dumps({**row, "decisions": [{"kind": "Explode"}]}), "no decision"
     dump = {"kind": "CompileOption", "name": "xla_dump_to", "value": "somewhere"}
     yield "option", json.dumps({**row, "decisions": [*row["decisions"], dump]}), "xla_dump_to"
+    yield "no text", json.dumps({**row, "decisions": [{**dump, "value": None}]}), "name and value are strings"
     split = next(d for d in row["decisions"] if d["kind"] == "Split")
     yield "axis", json.dumps({**row, "decisions": [{**split, "axis": 77}]}), "does not apply"
     for name, value in (("axis", "x"), ("chunk", None), ("chunk", True), ("result", 1.5)):

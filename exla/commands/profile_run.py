@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         campaign = read_campaign(arguments.campaign)
+        next(campaign.instances(), None)  # before a folder is begun: tables of the user's may not be there
     except OptionError as error:
         print(f"exla: {error}", file=sys.stderr)
         return 2

@@ -158,6 +158,8 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             raise ValueError(f"not a decision: {name}={fields[name]!r} is no number of something in {data!r}")
     try:
         if data.get("kind") == "CompileOption":
+            if not all(isinstance(text, str) for text in fields.values()):
+                raise ValueError(f"not a decision: {data!r}; name and value are strings")
             return CompileOption(**fields)
         if data.get("kind") in ("Split", "Sink", "Replace", "Reorder"):
             site = Site(**fields.pop("site"))

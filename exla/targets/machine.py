@@ -37,7 +37,7 @@ class Machine:
       kernel_s: time to start one kernel.
       lanes: a chunk of a multiple of so many indices wastes nothing.
       matrix_tile: matrix products are computed in tiles of so many rows and columns.
-      product_passes: how often a matrix product goes over its operands; Eigen's copies them into blocks first.
+      product_passes: how often a matrix product goes over its operands, which are first transposed and packed.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
     """

@@ -117,10 +117,13 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, capsys):
     assert capsys.readouterr().out == "all programs of k are measured\n"
 
 
-def test_a_campaign_with_a_misspelt_key_is_not_understood(tmp_path, capsys):
-    (tmp_path / "c.toml").write_text('name = "k"\nmegabyte = [1]\n')
+@pytest.mark.parametrize(
+    ("line", "said"), [("megabyte = [1]", "did you mean"), ('own = ["no_such_module:TABLE"]', "no_such_module")]
+)
+def test_a_campaign_that_is_not_understood_begins_no_folder(line, said, tmp_path, capsys):
+    (tmp_path / "c.toml").write_text(f'name = "k"\n{line}\n')
     assert main(["profile", "run", str(tmp_path / "c.toml"), "-o", str(tmp_path / "run")]) == 2
-    assert "did you mean" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    assert said in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 def test_values_are_compared_with_the_plain_program_under_any_option_set():
