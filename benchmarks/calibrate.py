@@ -20,7 +20,7 @@ from statistics import geometric_mean
 
 import numpy as np
 
-from exla.cost_model.metrics import kendall_tau
+from exla.cost_model.metrics import kendall_tau, slowdown
 from exla.datasets.profiling.export import made_again, obeys, times
 from exla.datasets.profiling.run import Folder
 from exla.search.cost import predict_s
@@ -111,9 +111,8 @@ def judged(price: np.ndarray, found: list[Measured]) -> tuple[list[float], list[
     first, three, tau = [], [], []
     for one in found:
         predicted = one.amounts @ price
-        order, best = np.argsort(predicted, kind="stable"), one.seconds.min()
-        first.append(float(one.seconds[order[0]] / best))
-        three.append(float(one.seconds[order[:3]].min() / best))
+        first.append(1 + slowdown(predicted, one.seconds))
+        three.append(1 + slowdown(predicted, one.seconds, 3))
         tau.append(float(kendall_tau(predicted, one.seconds)))
     return first, three, tau
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks import record
 from exla.cost_model.candidates import ranker_for
-from exla.cost_model.metrics import kendall_tau
+from exla.cost_model.metrics import kendall_tau, slowdown
 from exla.cost_model.split_configs import COLUMNS
 from exla.datasets.tpugraphs_adapter import deduplicate, read
 from exla.training.data import npz_files
@@ -70,12 +70,11 @@ def judged(path: Path, ranker) -> dict | None:
     row["plain_obeys"] = bool((default & obeys).any())
     plain = once.runtimes[default]
     row["plain_over_best"] = float(plain[0] / best) if len(plain) else None
-    orders = {"learned": np.argsort(scores, kind="stable"), "analytic": np.argsort(predicted, kind="stable")}
     # The heuristic's candidates were recorded first, in its own order.
-    orders["heuristic"] = np.argsort(once.groups[once.rows[mine]], kind="stable")
-    for name, order in orders.items():
-        row[name] = float(runtime[order[0]] / best)
-        row[f"{name}_3"] = float(runtime[order[:3]].min() / best)
+    by = {"learned": scores, "analytic": predicted, "heuristic": once.groups[once.rows[mine]]}
+    for name, lower_is_faster in by.items():
+        row[name] = 1 + slowdown(lower_is_faster, runtime)
+        row[f"{name}_3"] = 1 + slowdown(lower_is_faster, runtime, 3)
     row["tau_learned"], row["tau_analytic"] = (float(kendall_tau(s, runtime)) for s in (scores, predicted))
     generator = np.random.default_rng(0)
     drawn = [runtime[generator.permutation(len(mine))[:3]] for _ in range(DRAWS)]

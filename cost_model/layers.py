@@ -44,9 +44,7 @@ def config_node_mean(batch: Batch, values: jax.Array) -> jax.Array:
 
 def config_node_max(batch: Batch, values: jax.Array) -> jax.Array:
     """Maximum over the configurable nodes of each program: (K, c) -> (g + 1, c); 0 where it has none."""
-    masked = jnp.where(batch.config_mask[:, None], values, FAR_BELOW)
-    largest = jraph.segment_max(masked, batch.config_graph, batch.num_graphs)
-    return jnp.where(largest > FAR_BELOW, largest, 0)
+    return _max(values, batch.config_mask, batch.config_graph, batch.num_graphs)
 
 
 def of_node(batch: Batch, values: jax.Array) -> jax.Array:
@@ -67,8 +65,14 @@ def _mean(values: jax.Array, mask: jax.Array, segment: jax.Array, segments: int)
 
 def graph_max(batch: Batch, values: jax.Array) -> jax.Array:
     """Maximum over the real nodes of each program: (N, c, h) -> (g + 1, c, h); 0 where it has none."""
-    masked = jnp.where(batch.node_mask[:, None, None], values, FAR_BELOW)
-    largest = jraph.segment_max(masked, batch.node_graph, batch.num_graphs, indices_are_sorted=True)
+    return _max(values, batch.node_mask, batch.node_graph, batch.num_graphs, is_sorted=True)
+
+
+def _max(
+    values: jax.Array, mask: jax.Array, segment: jax.Array, segments: int, *, is_sorted: bool = False
+) -> jax.Array:
+    masked = jnp.where(jnp.expand_dims(mask, range(1, values.ndim)), values, FAR_BELOW)
+    largest = jraph.segment_max(masked, segment, segments, indices_are_sorted=is_sorted)
     return jnp.where(largest > FAR_BELOW, largest, 0)
 
 

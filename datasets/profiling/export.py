@@ -169,7 +169,7 @@ def _final(kept: Sequence[tuple[Record, int]]) -> list[tuple[Record, int]]:
     """Each candidate once, in the order in which they were begun, with its last time."""
     found: dict[str, tuple[Record, int]] = {}
     for record, value in kept:
-        found[json.dumps(list(record.decisions), sort_keys=True)] = (record, value)
+        found[record.candidate] = (record, value)
     return list(found.values())
 
 

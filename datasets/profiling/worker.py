@@ -125,7 +125,7 @@ def measure(campaign: Campaign, instance: Instance, path: Path, say: Callable[[d
         limit_bytes=attempt.limit_bytes,
     )
     before = recorded(path)
-    writer.done = {json.dumps(list(r.decisions), sort_keys=True) for r in before}
+    writer.done = {r.candidate for r in before}
     candidates = prepared.candidates(campaign)
     say({"candidates": len(candidates) + 1, "prepared_s": time.perf_counter() - began})
     if campaign.label == "wall_clock":
@@ -165,7 +165,7 @@ class _Clock:
         self.attempt = prepared.attempt
         self.arguments = jax.device_put(prepared.arguments)
         self.flat = jax.tree.leaves(self.arguments)
-        self.finished = {json.dumps(list(r.decisions), sort_keys=True) for r in before if not _is_preliminary(r)}
+        self.finished = {r.candidate for r in before if not _is_preliminary(r)}
         self.running: list[_Running] = []
         self.truths: list[list[np.ndarray]] = []
         self.codes: dict[str, _Running] = {}

@@ -40,7 +40,7 @@ def _show(folder: Any, *, as_json: bool) -> None:
     for _, records, wrong in folder.records():
         statuses.update(r.status for r in records)
         has_time = [r for r in records if r.run_s is not None or "estimated_cycles" in r.extra]
-        timed += len({json.dumps(list(r.decisions), sort_keys=True) for r in has_time})  # some have two
+        timed += len({r.candidate for r in has_time})  # some have two
         bad += wrong
     failed = sorted(name for name, one in finished.items() if one.status != "ok")
     row = {

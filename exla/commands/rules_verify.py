@@ -30,7 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify the rules; 0 if all obligations are kept."""
     from exla.ir.rewrites import REPLACE_RULES
     from exla.passes.obligations import verify
+    from exla.rules.replace import discovered
 
+    try:
+        discovered.read(whole=True)
+    except ValueError as error:
+        print(f"exla: {error}", file=sys.stderr)
+        return 1
     unknown = [n for n in arguments.names if n not in REPLACE_RULES]
     if unknown:
         print(

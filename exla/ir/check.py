@@ -42,10 +42,10 @@ def check(program: Program) -> Program:
     for position, eqn in enumerate(program.eqns):
         for v in eqn.invars:
             if not isinstance(v, Literal) and v not in defined:
-                raise ProgramError(f"{_where(program, position)} reads a value that is not defined yet")
+                raise _wrong(program, position, "reads a value that is not defined yet")
         for v in eqn.outvars:
             if v in defined:
-                raise ProgramError(f"{_where(program, position)} defines a value a second time")
+                raise _wrong(program, position, "defines a value a second time")
             if not _compat.is_drop(v):
                 defined.add(v)
         for inner in _inner(program, position):
@@ -56,9 +56,9 @@ def check(program: Program) -> Program:
     return program
 
 
-def _where(program: Program, position: int) -> str:
-    name = program.eqns[position].primitive.name
-    return f"equation {position} (`{name}`, {program.source(position) or 'unknown line'})"
+def _wrong(program: Program, position: int, what: str) -> ProgramError:
+    name, source = program.eqns[position].primitive.name, program.source(position) or "unknown line"
+    return ProgramError(f"equation {position} (`{name}`, {source}) {what}")
 
 
 def _inner(program: Program, position: int) -> list[Program]:
@@ -68,16 +68,15 @@ def _inner(program: Program, position: int) -> list[Program]:
     if loop is None:
         return [inner for inner in map(body_program, _compat.bodies(eqn)) if inner is not None]
     if not 1 <= loop.chunk < loop.size or (loop.tail is None) != (loop.remainder == 0):
-        where = _where(program, position)
-        raise ProgramError(f"{where} cuts {loop.size} indices into chunks of {loop.chunk} with the wrong remainder")
+        what = f"cuts {loop.size} indices into chunks of {loop.chunk} with the wrong remainder"
+        raise _wrong(program, position, what)
     bodies = [(loop.body, loop.chunk)] + ([(loop.tail, loop.remainder)] if loop.tail is not None else [])
     for body, size in bodies:
         states = [aval for c in loop.carries for aval in c.states]
         taken = len(body.invars) - len(body.consts) - 1 - len(states)
         passed = sum(p is not Passed.START for p in loop.operands)
         if taken != passed or len(loop.operands) != len(eqn.invars):
-            where = _where(program, position)
-            raise ProgramError(f"{where} passes {len(eqn.invars)} operands to a body of {taken} inputs")
+            raise _wrong(program, position, f"passes {len(eqn.invars)} operands to a body of {taken} inputs")
         for inside, k, placement in loop.inputs(body):
             shape = list(eqn.invars[k].aval.shape)
             if placement is Passed.TRIP:
@@ -85,9 +84,9 @@ def _inner(program: Program, position: int) -> list[Program]:
             elif isinstance(placement, Placement):
                 shape[placement.axis] = placement.length(size)
             if tuple(shape) != tuple(inside.aval.shape):
-                where = _where(program, position)
-                raise ProgramError(f"{where} slices {eqn.invars[k].aval.str_short()} into {inside.aval.str_short()}")
+                what = f"slices {eqn.invars[k].aval.str_short()} into {inside.aval.str_short()}"
+                raise _wrong(program, position, what)
         if len(body.outvars) != sum(o.parts for o in loop.outputs):
-            where = _where(program, position)
-            raise ProgramError(f"{where} has a body of {len(body.outvars)} results that do not fit its outputs")
+            what = f"has a body of {len(body.outvars)} results that do not fit its outputs"
+            raise _wrong(program, position, what)
     return [body for body, _ in bodies]

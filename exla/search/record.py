@@ -85,6 +85,11 @@ class Record:
             if not _is_int(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)!r} is not an int")
 
+    @property
+    def candidate(self) -> str:
+        """The decisions as text: what tells a candidate from the others of its program."""
+        return json.dumps(list(self.decisions), sort_keys=True)
+
     def to_line(self) -> str:
         """The record as one line of JSON in ASCII, without the newline."""
         known = {name: getattr(self, name) for name in _KNOWN}

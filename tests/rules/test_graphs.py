@@ -141,6 +141,14 @@ def test_what_the_engine_has_no_use_for_is_data_only(tmp_path, family):
     assert discovered.read(rules_file(tmp_path, {**RULE, "family": family})) == {}
 
 
+@pytest.mark.parametrize("family", ["contraction", "degenerate"])
+def test_what_is_data_only_is_checked_where_the_whole_file_is(tmp_path, family):
+    damaged = rules_file(tmp_path, {**RULE, "family": family, "pattern": None})
+    with pytest.raises(ValueError, match="discovered_1: pattern: a graph is an object"):
+        discovered.read(damaged, whole=True)
+    assert len(discovered.read(whole=True)) == len(discovered.read()) > 0
+
+
 def test_long_patterns_are_data_only(tmp_path):
     longer = data(equations=[*RULE["pattern"]["equations"], ["exp", [4], ""], ["exp", [5], ""]])
     assert discovered.read(rules_file(tmp_path, {**RULE, "pattern": longer})) == {}

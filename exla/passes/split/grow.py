@@ -160,12 +160,12 @@ def grow(program: Program, var: Any, axis: int, how: Growth) -> Region | None:
     key = ("grown", var, axis, replace(how, again=False, online=False))  # those two matter only when it is closed
     if key not in program.known:
         program.known[key] = _grown(program, var, axis, how)
-    growth, instances = program.known[key]
-    return close(program, instances, growth.size, how, growth.blocked) if instances else None
+    instances, size, blocked = program.known[key]
+    return close(program, instances, size, how, blocked) if instances else None
 
 
-def _grown(program: Program, var: Any, axis: int, how: Growth) -> tuple[_Growing, frozenset[Instance]]:
-    """What grows from a seed, and its instances with those windows merged that lie near each other."""
+def _grown(program: Program, var: Any, axis: int, how: Growth) -> tuple[frozenset[Instance], int, dict[Any, str]]:
+    """The instances that grow from a seed, how many indices their factor has, and what blocked the growth."""
     growth = _Growing(program=program, how=how, size=var.aval.shape[axis])
     growth.queue += [(var, (axis, ()), True), (var, (axis, ()), False)]
     growth.run()
@@ -179,7 +179,7 @@ def _grown(program: Program, var: Any, axis: int, how: Growth) -> tuple[_Growing
         growth.run()
         if len(growth.instances) == before:
             break
-    return growth, _merged(growth.instances)
+    return _merged(growth.instances), growth.size, growth.blocked
 
 
 def _merged(instances: Set[Instance]) -> frozenset[Instance]:

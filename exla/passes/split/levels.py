@@ -53,8 +53,9 @@ def close(
     if key not in program.known:
         program.known[key] = _provided(program, instances, size)
     makers, provided = program.known[key]
-    again = {v for v, p in provided.items() if how.again and _is_stacked_between(program, v, p, how.small_bytes)}
-    closed = ("closed", instances, size, frozenset(again), how.online)
+    between = (v for v, p in provided.items() if _is_stacked_between(program, v, p, how.small_bytes))
+    again = frozenset(between if how.again else ())
+    closed = ("closed", instances, size, again, how.online)
     if closed not in program.known:
         kept = {v: p for v, p in provided.items() if v not in again}
         program.known[closed] = _closed(program, instances, size, how.online, makers, kept, blocked)

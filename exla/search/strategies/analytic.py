@@ -11,7 +11,6 @@ tightened by as much.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 from exla.passes.decisions import Change
@@ -43,16 +42,15 @@ def descend(space: SearchSpace, start: Candidate) -> Steps:
     seen: set[tuple[Change, ...]] = set()
     smallest: list[int] = []
     ranked: list[Candidate] = []
-    asked: list[Candidate] = []
+    last: Candidate | None = None
     for _ in range(MOST_COMPILES):
         found = [c for c in ranked if c.decisions not in seen and space.is_met(c, goal)]
         if not found:
             ranked = space.ranked(start, goal)
             found = [c for c in ranked if c.decisions not in seen]
-        if not found or _is_hopeless(space, found[0], asked):
+        if not found or _is_hopeless(space, found[0], last):
             return
-        first = found[0]
-        asked.append(first)
+        first = last = found[0]
         seen.add(first.decisions)
         outcome = yield first
         if outcome.status == "ok":
@@ -67,10 +65,12 @@ def descend(space: SearchSpace, start: Candidate) -> Steps:
         goal = tightened(goal, first, outcome, space.goal.bytes)
 
 
-def _is_hopeless(space: SearchSpace, candidate: Candidate, asked: Sequence[Candidate]) -> bool:
+def _is_hopeless(space: SearchSpace, candidate: Candidate, last: Candidate | None) -> bool:
     """Whether a candidate is projected far above the limit like the last one asked about, and no nearer to it."""
+    if last is None:
+        return False
     far = FAR * space.goal.bytes
-    return bool(asked) and asked[-1].peak.bytes > far and candidate.peak.bytes > max(far, NEARER * asked[-1].peak.bytes)
+    return last.peak.bytes > far and candidate.peak.bytes > max(far, NEARER * last.peak.bytes)
 
 
 def tightened(goal: Goal, candidate: Candidate, outcome: Outcome, limit_bytes: int) -> Goal:
