@@ -16,7 +16,8 @@ The numbers of a node, -1 where one does not apply (`COLUMNS` names them):
 - 10: in how many places it is computed; 11: its role (`ROLES`); 12: its combiner (`COMBINERS`);
 - 13: log2 of the bytes that one chunk of its loop needs, projected;
 - 14: the option set that the candidate is compiled with, by number;
-- 15: whether it was moved into a loop of the user's that reads it;
+- 15: 1 where it was moved into a loop of the user's that reads it, 2 where it is transposed before a chunk loop that
+  multiplies it;
 - 16: log2 of the microseconds that the roofline predicts, 17: log2 of the temporary bytes that are projected, both of
   the whole candidate: what is known without learning, for the model to improve on.
 
@@ -49,7 +50,7 @@ from exla.search.space import Candidate, start_of
 
 COLUMNS = (
     *(f"extent_{axis}" for axis in range(6)),
-    *("depth", "loop", "trips_outer", "trips_inner", "times", "role", "combiner", "chunk_bytes", "options", "sunk"),
+    *("depth", "loop", "trips_outer", "trips_inner", "times", "role", "combiner", "chunk_bytes", "options", "moved"),
     *("predicted_us", "temporary_bytes"),
 )
 ROLES = ("whole", "inside", "sliced_leaf", "whole_leaf", "stacked", "combined", "carried", "other_start")
@@ -205,6 +206,7 @@ class _Place:
     role: str = "whole"
     combiner: str = ""
     sunk: bool = False
+    arranged: bool = False
 
     def write(self, numbers: np.ndarray) -> None:
         for axis, extent in enumerate(self.extents[:6]):
@@ -212,7 +214,7 @@ class _Place:
         numbers[_AT["depth"]] = len(self.frames)
         numbers[_AT["times"]] = self.times
         numbers[_AT["role"]] = _ROLE[self.role]
-        numbers[_AT["sunk"]] = self.sunk
+        numbers[_AT["moved"]] = 2 if self.arranged else self.sunk
         if self.combiner:
             numbers[_AT["combiner"]] = COMBINERS.index(self.combiner) if self.combiner in COMBINERS else len(COMBINERS)
         if self.frames:
@@ -249,8 +251,17 @@ class _Reader:
                 key = ("equation", number)
                 names.update((v, key) for v in eqn.outvars)
                 self._found(key, eqn, frames, level)
+            elif eqn.primitive.name == "transpose" and not isinstance(eqn.invars[0], Literal):
+                self._arrange(eqn.invars[0], eqn.outvars[0], names)
             for body in _compat.bodies(eqn):
                 self._walk(Program(jaxpr=body.jaxpr), {}, frames, level + 1)
+
+    def _arrange(self, var: Any, made: Any, names: dict[Any, Key]) -> None:
+        """Note a transposition that no equation of the start has done: its result is what its operand is."""
+        key = names.get(var)
+        if key is not None:
+            names[made] = key
+            self._places[key].arranged = True
 
     def _found(self, key: Key, eqn: Any, frames: tuple[_Frame, ...], level: int) -> None:
         place = self._places.get(key)

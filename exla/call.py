@@ -26,7 +26,7 @@ import jax
 from exla import _compat
 from exla.errors import ExlaWarning
 from exla.ir.emit import emit
-from exla.ir.memory import project
+from exla.ir.memory import Storing, project
 from exla.ir.program import Program, as_struct, canonical
 from exla.observe import Made, announce
 from exla.options import Options
@@ -214,7 +214,7 @@ def _fits_with_residuals(jaxpr: Any, wishes: Wishes, moving: tuple[bool, ...]) -
             return [*outs, *pull(list(cotangents))]
 
         results = [a for a in jaxpr.out_avals if _compat.is_differentiable(a.dtype)]
-        peak = project(read(trace(both, [*jaxpr.in_avals, *results])), fused=False)
+        peak = project(read(trace(both, [*jaxpr.in_avals, *results])), Storing(fused=False))
         return peak.bytes + peak.temporary_bytes
 
     limit = wishes.options.memory_limit

@@ -22,9 +22,9 @@ import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from exla.errors import ExlaError
-from exla.ir.memory import project
 from exla.options import Options
 from exla.search.choice import Call, Choice, Tried
+from exla.search.cost import projected
 from exla.search.driver import limit_of
 from exla.targets.base import Target
 from exla.units import format_bytes
@@ -156,7 +156,7 @@ def whole(call: Call, target: Target, options: Options, place: Placement) -> Cho
         untouched=True,
         decisions=(),
         program=call.program,
-        peak=project(call.program, window=machine.longest_fused_reduction),
+        peak=projected(call.program, machine),
         compiled_bytes=counted,
         limit_bytes=limit,
         machine=machine,

@@ -15,7 +15,7 @@ X = np.linspace(0, 1, 500, dtype=np.float32)
 PLACES = {
     "reading": "exla.call.canonical",
     "proposing": "exla.search.space.rank",
-    "projecting": "exla.search.attempt.project",
+    "projecting": "exla.search.attempt.projected",
     "splitting": "exla.search.space.Space.cut",
     "emitting": "exla.search.attempt.emit",
 }

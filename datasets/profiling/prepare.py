@@ -13,7 +13,7 @@ import numpy as np
 
 from exla.call import read
 from exla.datasets.profiling.campaign import Campaign, Instance
-from exla.ir.memory import Peak
+from exla.ir.memory import Peak, Storing, project
 from exla.ir.program import Program
 from exla.options import Options
 from exla.search.attempt import Attempt
@@ -136,15 +136,17 @@ class _Sized:
 def _sized(
     function: Callable[..., Any], arguments_of: Callable[[int], Any], least: int, wanted: float, target: Target
 ) -> _Sized:
-    """The size at which the projected peak is nearest to what is wanted."""
-    options = Options(memory_limit=1 << 60, target=target.name, records="off")
+    """The size at which the projected peak is nearest to what is wanted.
+
+    The peak is what the program's values take. What a compiler packs beside them does not count: an instance stays the
+    same, and what was measured of it good, whatever is learned about that.
+    """
+    storing = Storing(window=target.machine().longest_fused_reduction)
 
     def at(size: int) -> _Sized:
         arguments = arguments_of(size)
         program = read(jax.make_jaxpr(function)(*arguments), target.platform)
-        call = Call(program=program, compile_plain=lambda: None, donated=(), compiler_options={})
-        attempt = Attempt(call=call, target=target, options=options, limit_bytes=1, store=None, key={})
-        return _Sized(size=size, arguments=arguments, program=program, peak=attempt.projected(program))
+        return _Sized(size=size, arguments=arguments, program=program, peak=project(program, storing))
 
     found = at(least)
     while found.peak.bytes < wanted:

@@ -6,6 +6,9 @@ Two models of one program:
   XLA's fusion does; reshapes are views; an element-wise result may take the place of an operand that dies.
 * *unfused*: every value is materialised. This is an upper bound on what a fusion can hold inside itself.
 
+Both know of two habits of XLA:CPU where they are told (`Storing`): long reductions store what they reduce, and matrix
+products pack their operands.
+
 `projected_bytes` is arguments plus the fused peak. It ranks candidates; what is believed is the compiler's
 figure. Values inside a chunk loop are those of its body, once.
 """
@@ -19,6 +22,7 @@ from typing import Any
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.primitives import CHEAP, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
+from exla.ir.products import copied_bytes
 from exla.ir.program import Program, body_program, value_bytes
 
 LONGEST_FUSED_REDUCTION = 32
@@ -61,39 +65,52 @@ class Peak:
         return self.bytes - self.arguments_bytes
 
 
-def project(program: Program, *, fused: bool = True, window: int | None = LONGEST_FUSED_REDUCTION) -> Peak:
+@dataclass(frozen=True, kw_only=True)
+class Storing:
+    """What a compiler stores of a program.
+
+    Attributes:
+      fused: whether element-wise chains are assumed to be fused.
+      window: indices of an axis that are reduced without storing what is reduced; None = any number.
+      packs: whether a matrix product packs its operands, and transposes those before that lie in another order.
+    """
+
+    fused: bool = True
+    window: int | None = LONGEST_FUSED_REDUCTION
+    packs: bool = False
+
+
+def project(program: Program, storing: Storing = Storing()) -> Peak:
     """Project the peak memory of a program.
 
     Args:
       program: the program.
-      fused: whether element-wise chains are assumed to be fused.
-      window: indices of an axis that the compiler reduces without storing what it reduces; None = any number.
+      storing: what the compiler stores of it.
 
     Returns:
       The peak and what holds it.
     """
-    inside = _inside(program, fused, window)
+    inside = _inside(program, storing)
     arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in program.invars]
     return replace(inside, held=tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes)))
 
 
-def _inside(program: Program, fused: bool, window: int | None, spare: Sequence[Any] = ()) -> Peak:
+def _inside(program: Program, storing: Storing, spare: Sequence[Any] = ()) -> Peak:
     """The peak of a program, held by what it computes; kept, as candidates share the loops that no split has changed.
 
     Args:
       program: the program.
-      fused: as of `project`.
-      window: as of `project`.
+      storing: as of `project`.
       spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries.
     """
-    key = ("peak", fused, window, *spare)
+    key = ("peak", storing, *spare)
     if key not in program.known:
-        program.known[key] = _walked(program, fused, window, spare)
+        program.known[key] = _walked(program, storing, spare)
     return program.known[key]
 
 
-def _walked(program: Program, fused: bool, window: int | None, spare: Sequence[Any]) -> Peak:
-    roots = _roots(program, fused, window)
+def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
+    roots = _roots(program, storing)
     arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     last: dict[Any, int] = {}
@@ -108,16 +125,17 @@ def _walked(program: Program, fused: bool, window: int | None, spare: Sequence[A
     total = 0
     for i, eqn in enumerate(program.eqns):
         dying = [v for v in live if last.get(v, i) <= i]
-        inner = _inner_peak(eqn, i, fused, window)
+        inner = _inner_peak(eqn, i, storing)
         made = {v: value_bytes(v) for v in eqn.outvars if v in roots and roots[v] == (v,)}
-        if fused and eqn.primitive.name in IN_PLACE:
+        if storing.fused and eqn.primitive.name in IN_PLACE:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
         reused = 0
-        if fused and eqn.primitive.name in FUSIBLE:
+        if storing.fused and eqn.primitive.name in FUSIBLE:
             reused = min(sum(live[v] for v in dying), sum(made.values()))
         live.update(made)
         total += sum(made.values())
-        now = total - reused + (inner.temporary_bytes if inner else 0)
+        packed = _packed_bytes(program, eqn) if storing.packs and eqn.primitive.name == "dot_general" else 0
+        now = total - reused + packed + (inner.temporary_bytes if inner else 0)
         if now > best:
             best = now
             here = (Held(program=program, path=(), var=v, bytes=b) for v, b in live.items())
@@ -157,7 +175,7 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
     return [v for v in atoms if not isinstance(v, Literal)]
 
 
-def _roots(program: Program, fused: bool, window: int | None) -> dict[Any, tuple[Any, ...]]:
+def _roots(program: Program, storing: Storing) -> dict[Any, tuple[Any, ...]]:
     """Variable -> the materialised values that it is read from; itself where it is materialised."""
     roots: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}
     outputs = set(_variables(program.outvars))
@@ -165,7 +183,7 @@ def _roots(program: Program, fused: bool, window: int | None) -> dict[Any, tuple
         for var in eqn.outvars:
             if _compat.is_drop(var):
                 continue
-            if var in outputs or not (fused and _is_virtual(program, eqn, var, window)):
+            if var in outputs or not (storing.fused and _is_virtual(program, eqn, var, storing.window)):
                 roots[var] = (var,)
             else:
                 roots[var] = tuple(dict.fromkeys(r for v in _variables(eqn.invars) for r in roots[v]))
@@ -194,11 +212,16 @@ def _is_fused_into(eqn: Any, window: int | None) -> bool:
     return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
 
-def _inner_peak(eqn: Any, position: int, fused: bool, window: int | None) -> Peak | None:
+def _packed_bytes(program: Program, eqn: Any) -> int:
+    """What a matrix product makes of its operands: all are packed, those that lie in another order copied before."""
+    return copied_bytes(program, eqn) + sum(map(value_bytes, eqn.invars))
+
+
+def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
-        body = _inside(loop.body, fused, window, loop.states(loop.body))
+        body = _inside(loop.body, storing, loop.states(loop.body))
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         held = _below(position, 0, body)
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
@@ -206,7 +229,7 @@ def _inner_peak(eqn: Any, position: int, fused: bool, window: int | None) -> Pea
         return None
     bodies = _compat.bodies(eqn)
     jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
-    peaks = [_inside(Program(jaxpr=_open(j)), fused, window) for j in jaxprs]
+    peaks = [_inside(Program(jaxpr=_open(j)), storing) for j in jaxprs]
     if not peaks:
         return None
     which, largest = max(enumerate(peaks), key=lambda pair: pair[1].temporary_bytes)

@@ -98,6 +98,41 @@ class Replace:
         return f"replace by rule {self.rule} at equation {self.site.position}{_inside(self.path)}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Arrange:
+    """Transpose what a chunk loop multiplies whole once, before the loop, into the order in which it is multiplied.
+
+    Attributes:
+      path: as of a split.
+      site: the loop's equation, after the splits.
+      operand: which of its operands.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    operand: int
+
+    def __str__(self) -> str:
+        where = f"{self.site.position}{_inside(self.path)}"
+        return f"transpose operand {self.operand} of the loop at equation {where} before it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """Multiply the operands of a matrix product in the other order, and transpose the result.
+
+    Attributes:
+      path: as of a split.
+      site: the product.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+
+    def __str__(self) -> str:
+        return f"swap the operands of the product at equation {self.site.position}{_inside(self.path)}"
+
+
 Order = tuple[tuple[int, ...], ...]
 """Which factors are multiplied at each step, by position among those left; the product is put last (opt_einsum's)."""
 
@@ -132,7 +167,9 @@ class CompileOption:
         return f"compile option {self.name}={self.value!r}"
 
 
-Change = Split | Sink | Replace | Reorder
+Rewrite = Replace | Reorder | Swap
+"""A decision that computes the same in another way, before anything is split."""
+Change = Split | Sink | Arrange | Rewrite
 """A decision that changes the program."""
 Decision = Change | CompileOption
 
@@ -153,7 +190,7 @@ def from_json(data: Mapping[str, Any]) -> Decision:
       ValueError: if it is not one.
     """
     fields = {k: v for k, v in data.items() if k != "kind"}
-    for name in ("result", "axis", "chunk"):
+    for name in ("result", "axis", "chunk", "operand"):
         if name in fields and (not isinstance(fields[name], int) or isinstance(fields[name], bool)):
             raise ValueError(f"not a decision: {name}={fields[name]!r} is no number of something in {data!r}")
     try:
@@ -161,11 +198,15 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             if not all(isinstance(text, str) for text in fields.values()):
                 raise ValueError(f"not a decision: {data!r}; name and value are strings")
             return CompileOption(**fields)
-        if data.get("kind") in ("Split", "Sink", "Replace", "Reorder"):
+        if data.get("kind") in ("Split", "Sink", "Arrange", "Replace", "Reorder", "Swap"):
             site = Site(**fields.pop("site"))
             path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
             if data["kind"] == "Sink":
                 return Sink(site=site, path=path, **fields)
+            if data["kind"] == "Arrange":
+                return Arrange(site=site, path=path, **fields)
+            if data["kind"] == "Swap":
+                return Swap(site=site, path=path, **fields)
             if data["kind"] == "Replace":
                 return Replace(site=site, path=path, **fields)
             if data["kind"] == "Reorder":
@@ -174,4 +215,4 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             return Split(site=site, path=path, growth=Growth(**fields.pop("growth")), **fields)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
-    raise ValueError(f"not a decision: {data!r}; kinds are CompileOption, Reorder, Replace, Sink, Split")
+    raise ValueError(f"not a decision: {data!r}; kinds are Arrange, CompileOption, Reorder, Replace, Sink, Split, Swap")

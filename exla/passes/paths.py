@@ -15,6 +15,7 @@ from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Path
 from exla.ir.program import Program, as_struct, body_program, evaluate
+from exla.passes.decisions import Change
 from exla.passes.split.loop import Loop
 
 
@@ -57,6 +58,27 @@ def at_path(program: Program, path: Path, change: Callable[[Program, bool], Prog
     eqns = list(program.eqns)
     eqns[position] = eqn.replace(params=params)
     return Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts)
+
+
+def at_site(program: Program, decision: Change, change: Callable[[Program, int], Program]) -> Program:
+    """Change the equation that a decision names, where it is still the one that the decision was made about.
+
+    Args:
+      program: the outermost program.
+      decision: with a path and a site.
+      change: (the program that holds the equation, its position) -> the changed program.
+
+    Raises:
+      ReplayMiss: if there is no such equation, or another one.
+    """
+
+    def checked(inner: Program, _: bool) -> Program:
+        position = decision.site.position
+        if not 0 <= position < len(inner.eqns) or inner.site(position) != decision.site:
+            raise ReplayMiss(f"{decision}: equation {position} is another one than when the decision was made")
+        return change(inner, position)
+
+    return at_path(program, decision.path, checked)
 
 
 def program_at(program: Program, path: Path) -> Program:

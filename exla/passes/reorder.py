@@ -27,7 +27,7 @@ from exla.ir.indexed import RENAMING, Indexed, Term
 from exla.ir.memory import Path
 from exla.ir.program import Program
 from exla.passes.decisions import Order, Reorder
-from exla.passes.paths import at_path, bodies_to_rewrite
+from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.replace import rewritten
 
 OPTIMIZERS: dict[str, Any] = {
@@ -214,16 +214,13 @@ def apply_reorder(program: Program, decision: Reorder) -> Program:
       ReplayMiss: if there is no such contraction.
     """
 
-    def change(inner: Program, _: bool) -> Program:
-        position = decision.site.position
-        if not 0 <= position < len(inner.eqns) or inner.site(position) != decision.site:
-            raise ReplayMiss(f"{decision}: equation {position} is another one than when the decision was made")
+    def change(inner: Program, position: int) -> Program:
         found = contraction(inner, position)
         if found is None or not _is_order(decision.order, len(found.factors)):
             raise ReplayMiss(f"{decision}: there is no contraction of that many factors")
         return rewritten(inner, position, lambda get: [_evaluated(found, decision.order, get)])
 
-    return at_path(program, decision.path, change)
+    return at_site(program, decision, change)
 
 
 def _is_order(order: Order, factors: int) -> bool:

@@ -31,7 +31,7 @@ from exla.ir.program import Program, as_struct, canonical, evaluate
 from exla.ir.rewrites import REPLACE_RULES, Admitted, ReplaceRule
 from exla.passes.decisions import Replace
 from exla.passes.match import Found, find
-from exla.passes.paths import at_path, bodies_to_rewrite
+from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.patterns import Pattern, patterns_of
 from exla.passes.unless import unless_p
 
@@ -110,13 +110,10 @@ def apply_replace(program: Program, decision: Replace) -> Program:
     Raises:
       ReplayMiss: if the rule does not match there.
     """
-    return at_path(program, decision.path, lambda inner, _: _replace(inner, decision))
+    return at_site(program, decision, lambda inner, position: _replace(inner, position, decision))
 
 
-def _replace(program: Program, decision: Replace) -> Program:
-    position = decision.site.position
-    if not 0 <= position < len(program.eqns) or program.site(position) != decision.site:
-        raise ReplayMiss(f"{decision}: equation {position} is another one than when the decision was made")
+def _replace(program: Program, position: int, decision: Replace) -> Program:
     rule = REPLACE_RULES.find(decision.rule)
     found = None if rule is None else _find(decision.rule, program, position)
     if rule is None or found is None:

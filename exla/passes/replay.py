@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from exla.ir.program import Program
-from exla.passes.decisions import Change, Reorder, Replace, Sink
+from exla.passes.arrange import apply_arrange
+from exla.passes.decisions import Arrange, Change, Reorder, Replace, Sink, Swap
 from exla.passes.reorder import apply_reorder
 from exla.passes.replace import apply_replace
 from exla.passes.sink import apply_sink
 from exla.passes.split.decide import apply_split
+from exla.passes.swap import apply_swap
 
 
 def replay(program: Program, decision: Change) -> Program:
@@ -20,4 +22,8 @@ def replay(program: Program, decision: Change) -> Program:
         return apply_replace(program, decision)
     if isinstance(decision, Reorder):
         return apply_reorder(program, decision)
+    if isinstance(decision, Swap):
+        return apply_swap(program, decision)
+    if isinstance(decision, Arrange):
+        return apply_arrange(program, decision)
     return apply_sink(program, decision) if isinstance(decision, Sink) else apply_split(program, decision)

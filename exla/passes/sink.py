@@ -21,7 +21,7 @@ from exla.ir.check import check
 from exla.ir.memory import Held
 from exla.ir.program import Program, as_struct, evaluate, live_equations, value_bytes
 from exla.passes.decisions import Sink
-from exla.passes.paths import at_path
+from exla.passes.paths import at_site
 
 
 def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
@@ -56,13 +56,10 @@ def apply_sink(program: Program, decision: Sink) -> Program:
     Raises:
       ReplayMiss: if the decision does not apply to this program.
     """
-    return at_path(program, decision.path, lambda inner, _: _sink(inner, decision))
+    return at_site(program, decision, lambda inner, position: _sink(inner, position, decision))
 
 
-def _sink(program: Program, decision: Sink) -> Program:
-    position = decision.site.position
-    if not 0 <= position < len(program.eqns) or program.site(position) != decision.site:
-        raise ReplayMiss(f"{decision}: equation {position} is another one than when the decision was made")
+def _sink(program: Program, position: int, decision: Sink) -> Program:
     eqn = program.eqns[position]
     if decision.operand not in _compat.constants_of_bodies(eqn):
         raise ReplayMiss(f"{decision}: it is not a constant of the loop")

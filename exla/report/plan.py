@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exla.ir.factors import BARRIERS
-from exla.ir.memory import project
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Decision, Split
 from exla.search.choice import Choice, Tried
+from exla.search.cost import projected
 from exla.targets.base import CompiledBytes
 from exla.units import format_bytes
 
@@ -188,7 +188,7 @@ def _values(original: Program, choice: Choice) -> list[ValueReport]:
     """The biggest values of the original program and what became of each."""
     made = [v for eqn in original.eqns for v in eqn.outvars if hasattr(v.aval, "shape")]
     by_size = sorted([*original.invars, *made], key=value_bytes, reverse=True)[:MOST_VALUES]
-    stored = {h.var for h in project(original, window=choice.machine.longest_fused_reduction).held}
+    stored = {h.var for h in projected(original, choice.machine).held}
     outputs = {v for v in original.outvars if not hasattr(v, "val")}
     fates = _fates(choice)
     reports = []

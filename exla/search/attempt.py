@@ -14,17 +14,17 @@ import jax
 
 from exla.errors import ExlaWarning, MeasureError, ReplayMiss
 from exla.ir.emit import emit
-from exla.ir.memory import Peak, project
+from exla.ir.memory import Peak
 from exla.ir.program import Program, as_struct
 from exla.ir.scopes import numbered
 from exla.options import Options
-from exla.passes.decisions import Change, CompileOption, Decision, Reorder, Replace, from_json, to_json
+from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, from_json, to_json
 from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
-from exla.search.cost import product_share
+from exla.search.cost import product_share, projected
 from exla.search.measure import NOISE_BYTES, Runnable, measured_bytes
 from exla.search.record import Record
 from exla.search.records import RecordStore
@@ -38,7 +38,11 @@ from exla.targets.machine import Machine
 
 @dataclass
 class Attempt:
-    """One search in progress; `records_compiled`: whether candidates are recorded as soon as they are compiled."""
+    """One search in progress.
+
+    `records_compiled`: whether candidates are recorded as soon as they are compiled; `asked_from`: where in `tried` the
+    last candidate begins, which may be compiled under several options.
+    """
 
     call: Call
     target: Target
@@ -53,6 +57,7 @@ class Attempt:
     sources: Mapping[Decision, str] = field(default_factory=dict)
     machine: Machine = field(init=False)
     exchanged: Collectives | None = None
+    asked_from: int = 0
 
     def __post_init__(self) -> None:
         if self.options.verify == "run" and (self.target.platform != "cpu" or self.call.devices > 1):
@@ -78,6 +83,7 @@ class Attempt:
             sets: Sequence[Mapping[str, str]] = (_compile_options(candidate.options or ()),)
         else:
             sets = self.target.option_sets(product_share(program, self.machine))
+        self.asked_from = len(self.tried)
         for options in sets:
             choice = self._compile(program, candidate.decisions, candidate.seeds, options, "search")
             if choice is not None:
@@ -85,14 +91,13 @@ class Attempt:
         return None
 
     def outcome(self) -> Outcome:
-        """How the candidate went that was compiled last."""
+        """How the candidate went that was compiled last: under the options with the smallest peak."""
         last = self.tried[-1]
+        peak = min((t.peak_bytes for t in self.tried[self.asked_from :] if t.peak_bytes is not None), default=None)
         if last.error and last.compiled_bytes is not None:
-            return Outcome(status="barred", peak_bytes=last.peak_bytes, devices=self.call.devices)
-        status = "compile_error" if last.peak_bytes is None else "over_limit"
-        if last.peak_bytes is not None and last.peak_bytes <= self.limit_bytes:
-            status = "ok"
-        return Outcome(status=status, peak_bytes=last.peak_bytes, devices=self.call.devices)
+            return Outcome(status="barred", peak_bytes=peak, devices=self.call.devices)
+        status = "compile_error" if peak is None else "ok" if peak <= self.limit_bytes else "over_limit"
+        return Outcome(status=status, peak_bytes=peak, devices=self.call.devices)
 
     def _compile(
         self,
@@ -139,7 +144,7 @@ class Attempt:
     def projected(self, program: Program) -> Peak:
         """The projected peak, for the report; empty where it cannot be projected."""
         with tolerate("projecting its memory"):
-            return project(program, window=self.machine.longest_fused_reduction)
+            return projected(program, self.machine)
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
 
     def _judge(
@@ -319,7 +324,7 @@ class Attempt:
 
     def _replayed(self, decisions: Sequence[Decision]) -> tuple[Program, list[Change], list[Seed]]:
         """The program that decisions make, as a search would: rewritten, numbered, then split."""
-        rewrites = list(itertools.takewhile(lambda d: isinstance(d, Replace | Reorder), decisions))
+        rewrites = list(itertools.takewhile(lambda d: isinstance(d, Rewrite), decisions))
         rewritten, first, _, self.sources = replay_all(self.call.program, rewrites)
         start = numbered(rewritten)
         program, rest, seeds, _ = replay_all(start, decisions[len(rewrites) :])

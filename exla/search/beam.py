@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from exla.passes.split.chunks import largest_chunk, sizes
@@ -23,6 +24,7 @@ T = TypeVar("T")
 MOST_SPLITS = 6
 BEAM = 3
 FINALISTS = 3
+ANY = 1 << 62
 PROBE = 8
 CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
 """Working sets that are tried, as multiples of what stays in cache."""
@@ -43,15 +45,20 @@ def rank(space: Space, start: Candidate, goal: Goal) -> list[Candidate]:
     beam, failed = [start, *space.sunk(start, goal)], []
     for _ in range(MOST_SPLITS):
         grown = [p for parent in beam for p in _expand(space, parent, goal) if space.is_steady(p)]
-        finished = sorted((p for p in grown if space.is_met(p, goal)), key=speed)
+        finished = [both for p in grown if space.is_met(p, goal) for both in space.both(p, goal)]
         if finished:
-            return finished
+            return _distinct(sorted(finished, key=speed))
         failed += grown
         smallest = sorted(grown, key=lambda p: (p.peak.bytes, p.seconds))
         beam = _and_one(smallest, BEAM, lambda p: p.seeds[-1].decision.growth.again)
         if not beam:
             break
-    return sorted(failed, key=lambda p: p.peak.bytes)
+    return _distinct(sorted(failed, key=lambda p: p.peak.bytes))
+
+
+def _distinct(found: Sequence[Candidate]) -> list[Candidate]:
+    """Each candidate once, where it comes first."""
+    return list({p.outcome: p for p in reversed(found)}.values())[::-1]
 
 
 def _and_one(found: Sequence[T], count: int, computes_again: Callable[[T], bool]) -> list[T]:
@@ -113,13 +120,16 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
             continue
         sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
         known = {first}
+        arranged = space.arranged(at_first, replace(goal, bytes=ANY))
+        more = 0 if arranged is None else arranged.peak.bytes - at_first.peak.bytes
         for _ in range(2):
             slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
             fixed = at_first.peak.bytes - slope * first
             ceiling = goal.bytes
             if goal.most_chunk_bytes is not None:
                 ceiling = min(ceiling, int(fixed) + goal.most_chunk_bytes)
-            for chunk in sizes(region_size, least, slope, fixed, ceiling, sets, machine.lanes):
+            wanted = (*sets, max(ceiling - more - int(fixed), 0))  # the last leaves room to transpose before the loop
+            for chunk in sizes(region_size, least, slope, fixed, ceiling, wanted, machine.lanes):
                 if chunk in known:
                     continue
                 known.add(chunk)

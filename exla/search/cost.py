@@ -1,4 +1,4 @@
-"""Predicted seconds of a program: a rough roofline that only ranks candidates.
+"""Predicted seconds and bytes of a program on a machine: a rough roofline that only ranks candidates.
 
 Each equation costs its arithmetic at a rate per kind, plus the traffic of what it stores; a loop costs its body, for
 whole vectors of indices, times its trips, plus what every trip adds: starting its kernels, reading whole operands
@@ -12,7 +12,9 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.factors import Placement
+from exla.ir.memory import Peak, Storing, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS
+from exla.ir.products import copied_bytes
 from exla.ir.program import Program, value_bytes
 from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine
@@ -24,6 +26,12 @@ SHARED_CACHES = 4
 def predict_s(program: Program, machine: Machine) -> float:
     """Predict the seconds one run takes."""
     return sum(_equation_s(program, eqn, machine) for eqn in program.eqns)
+
+
+def projected(program: Program, machine: Machine, *, fused: bool = True) -> Peak:
+    """The projected peak of a program on a machine; `fused` as of `Storing`."""
+    storing = Storing(fused=fused, window=machine.longest_fused_reduction, packs=machine.product_passes > 1)
+    return project(program, storing)
 
 
 def product_share(program: Program, machine: Machine | None = None) -> float:
@@ -69,10 +77,10 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     read = sum(_elements(v) for v in eqn.invars)
     if name == "dot_general":
         stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars))
-        packed = sum(value_bytes(v) for v in eqn.invars) * (machine.product_passes - 1)
+        packed = copied_bytes(program, eqn) * (machine.product_passes - 1)
         moved = _traffic_s(stored, machine) * (1 + packed / max(stored, 1))
         return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved + machine.kernel_s
-    if name in TRANSCENDENTAL and not (name == "div" and isinstance(eqn.invars[1], _compat.Literal)):
+    if name in TRANSCENDENTAL:
         return made / machine.transcendentals
     if name in FUSIBLE:
         users = {program.eqns[i].primitive.name for v in eqn.outvars for i, _ in program.consumers.get(v, ())}

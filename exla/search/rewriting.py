@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from exla import _compat
 from exla.errors import ReplayMiss
-from exla.ir.memory import project
 from exla.ir.program import Program
-from exla.passes.decisions import Reorder, Replace
+from exla.passes.decisions import Reorder, Replace, Rewrite, Swap
 from exla.passes.reorder import apply_reorder, enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
-from exla.search.cost import predict_s
+from exla.passes.swap import apply_swap, enumerate_swaps
+from exla.search.cost import predict_s, projected
 from exla.strict import tolerate
 from exla.targets.machine import Machine
 
@@ -35,7 +35,7 @@ class Rewriting:
     """
 
     program: Program
-    decisions: tuple[Replace | Reorder, ...] = ()
+    decisions: tuple[Rewrite, ...] = ()
     sources: tuple[str, ...] = ()
     declined: tuple[Declined, ...] = ()
 
@@ -56,15 +56,15 @@ def rewrite(
       The rewritten program; the given one where nothing pays.
     """
     rules = names(exact, asked_for)
-    decisions: list[Replace | Reorder] = []
+    decisions: list[Rewrite] = []
     sources: list[str] = []
     declined: dict[str, Declined] = {}
     while len(decisions) < MOST_CHANGES:
-        found: tuple[Replace | Reorder, Program] | None = None
+        found: tuple[Rewrite, Program] | None = None
         with tolerate("rewriting"):
             found = _next(program, rules, machine, declined, not decisions)
             if found is None and not exact:
-                found = _next_order(program, machine, room_bytes)
+                found = _next_order(program, machine, room_bytes) or _next_swap(program, machine)
         if found is None:
             break
         decisions.append(found[0])
@@ -75,7 +75,7 @@ def rewrite(
     )
 
 
-def source_of(program: Program, decision: Replace | Reorder) -> str:
+def source_of(program: Program, decision: Rewrite) -> str:
     """The user's line of what a decision changes."""
     for position, which in decision.path:
         program = Program(jaxpr=_compat.bodies(program.eqns[position])[which].jaxpr)
@@ -124,8 +124,21 @@ def _next_order(program: Program, machine: Machine, room_bytes: int) -> tuple[Re
     return None
 
 
+def _next_swap(program: Program, machine: Machine) -> tuple[Swap, Program] | None:
+    """The first product whose operands are better multiplied in the other order."""
+    if machine.product_passes == 1:
+        return None
+    before = None
+    for decision in enumerate_swaps(program):
+        changed = apply_swap(program, decision)
+        before = before or _worth(program, machine)
+        if _pays(before, _worth(changed, machine)):
+            return decision, changed
+    return None
+
+
 def _worth(program: Program, machine: Machine) -> tuple[int, float]:
-    return project(program, window=machine.longest_fused_reduction).bytes, predict_s(program, machine)
+    return projected(program, machine).bytes, predict_s(program, machine)
 
 
 def _pays(before: tuple[int, float], after: tuple[int, float]) -> bool:

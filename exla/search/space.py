@@ -6,6 +6,7 @@ A candidate is what the program becomes by a sequence of decisions:
   values computed inside the loops that read them;
 * it is *split* along one region after another (`Space.offers`), each into chunks of a size (`Space.chunks`), until
   its projected peak is within the goal: there it is complete;
+* what its loops multiply whole is transposed before them, or not (`Space.arranged`);
 * it is compiled under one of the target's option sets (`Space.option_sets`).
 
 So the space is a tree whose leaves are the complete candidates. `Space.all` walks it, the largest value first and the
@@ -27,10 +28,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from exla.errors import ReplayMiss
-from exla.ir.memory import Peak, largest_bytes, project
+from exla.ir.memory import Peak, largest_bytes
 from exla.ir.program import Program, value_bytes
 from exla.ir.scopes import numbered
-from exla.passes.decisions import Change, CompileOption, Decision, Reorder, Replace, Split
+from exla.passes.arrange import enumerate_arrangements
+from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, Split
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
@@ -39,7 +41,7 @@ from exla.passes.split.chunks import grid, tidy
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
 from exla.passes.steady import Steady
 from exla.search.beam import rank
-from exla.search.cost import predict_s
+from exla.search.cost import predict_s, projected
 from exla.search.rewriting import rewrite, source_of
 from exla.strict import tolerate
 from exla.targets.machine import Machine
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from exla.search.ranker import CandidateRanker, Ranking
 
 MOST_SINKS = 6
+MOST_ARRANGED = 6
 DEPTH = 2
 """How many splits one after another `Space.all` and the random walks go; strategies may go further."""
 RATIO = 2
@@ -86,6 +89,11 @@ class Candidate:
     @property
     def splits(self) -> tuple[Split, ...]:
         return tuple(d for d in self.decisions if isinstance(d, Split))
+
+    @property
+    def outcome(self) -> tuple[str, int, float]:
+        """What the decisions lead to: the same where they differ only in thresholds of growth that changed nothing."""
+        return str(self), self.peak.bytes, self.seconds
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.all_decisions)) or "the program as it is"
@@ -156,13 +164,14 @@ class Space:
     _barred: set[Split] = field(default_factory=set, init=False)
     _offered: dict[Any, list[Seed]] = field(default_factory=dict, init=False)
     _cut: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
+    _same: dict[Any, Candidate] = field(default_factory=dict, init=False)
     _unfused: dict[tuple[Change, ...], Peak] = field(default_factory=dict, init=False)
 
     # What a candidate is worth
 
     def peak(self, program: Program, *, fused: bool = True) -> Peak:
         """The projected peak of a program on this machine."""
-        return project(program, fused=fused, window=self.machine.longest_fused_reduction)
+        return projected(program, self.machine, fused=fused)
 
     def is_met(self, candidate: Candidate, goal: Goal | None = None) -> bool:
         """Whether a candidate is complete: its projected peak is within the goal."""
@@ -288,9 +297,36 @@ class Space:
         """The candidate that splitting a region of another one makes."""
         decisions = (*parent.decisions, seed.split(chunk))
         if decisions not in self._cut:
-            program = apply_seed(parent.program, seed, chunk)
-            self._cut[decisions] = self.of(program, decisions, (*parent.seeds, seed))
+            # Another goal has other thresholds of growth, and mostly the same regions.
+            same = (id(parent.program), seed.identity, chunk)
+            if same not in self._same:
+                program = apply_seed(parent.program, seed, chunk)
+                self._same[same] = self.of(program, decisions, (*parent.seeds, seed))
+            self._cut[decisions] = self._same[same]
         return self._cut[decisions]
+
+    def arranged(self, candidate: Candidate, goal: Goal | None = None) -> Candidate | None:
+        """A candidate with what its loops multiply whole transposed before them, as much as is within the goal."""
+        if self.exact or self.machine.product_passes == 1:
+            return None
+        made, found = candidate, True
+        while found and len(made.decisions) < len(candidate.decisions) + MOST_ARRANGED:
+            found = False
+            for decision in enumerate_arrangements(made.program):
+                with tolerate(f"trying to {decision}"):
+                    program = replay(made.program, decision)
+                    further = self.of(program, (*made.decisions, decision), made.seeds)
+                    if self.is_met(further, goal):
+                        made, found = replace(further, options=candidate.options), True
+                        break
+        return made if made is not candidate else None
+
+    def both(self, candidate: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """A candidate, and the same arranged where that is another."""
+        yield candidate
+        other = self.arranged(candidate, goal)
+        if other is not None:
+            yield other
 
     def unfused(self, candidate: Candidate) -> Peak:
         """The projected peak of a candidate if nothing were fused."""
@@ -336,7 +372,8 @@ class Space:
         for start in self._unsplit:
             yield from self._met(start)
             for candidate in self.below(start):
-                yield from self.under(candidate)
+                for made in self.both(candidate):
+                    yield from self.under(made)
 
     def unsplit(self) -> Iterator[Candidate]:
         """The complete candidates without a loop, but for the program as jax.jit compiles it."""
@@ -412,7 +449,7 @@ class Space:
 
     def _dressed(self, made: Candidate, weight: float, generator: random.Random) -> tuple[Candidate, float]:
         """A candidate under an option set drawn at random."""
-        sets = list(self.under(made))
+        sets = [dressed for one in self.both(made) for dressed in self.under(one)]
         return generator.choice(sets), weight * len(sets)
 
     def sample(self, generator: random.Random) -> Candidate | None:
@@ -544,7 +581,7 @@ def replay_all(
             seeds.append(seed)
             continue
         changed = replay(program, decision)
-        if isinstance(decision, Replace | Reorder):
+        if isinstance(decision, Rewrite):
             sources[decision] = source_of(program, decision)
         program = changed
     return program, changes, seeds, sources

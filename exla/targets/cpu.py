@@ -31,7 +31,7 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 YNN_OPTION = "xla_cpu_experimental_ynn_fusion_type"
 NO_YNN = {YNN_OPTION: ""}
-MANY_PRODUCTS = 0.2
+MANY_PRODUCTS = 0.1
 """Share of the time from which on the library's matrix products pay."""
 YNN_PRODUCTS = {YNN_OPTION: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 

@@ -25,7 +25,7 @@ class Machine:
       flops: multiply-adds of a matrix product, times two.
       elements: cheap element-wise operations.
       chained: elements of a reduction along more than `longest_fused_reduction` indices.
-      transcendentals: exp, log, division and their kin.
+      transcendentals: exp, log and their kin.
       compares: element moves of a sort.
       scatters: elements of indices and updates that a scatter writes.
       selects: elements that a top-k looks at.
@@ -37,12 +37,13 @@ class Machine:
       kernel_s: time to start one kernel.
       lanes: a chunk of a multiple of so many indices wastes nothing.
       matrix_tile: matrix products are computed in tiles of so many rows and columns.
-      product_passes: how often a matrix product goes over its operands, which are first transposed and packed.
+      product_passes: how often a matrix product goes over an operand whose axes do not lie in its order, which is
+        transposed first.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
     """
 
-    flops: float = 1e11
+    flops: float = 2e11
     elements: float = 2e10
     chained: float = 4e9
     transcendentals: float = 2e9

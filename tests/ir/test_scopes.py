@@ -6,12 +6,12 @@ import numpy as np
 
 from exla.call import read
 from exla.ir.emit import emit
+from exla.ir.memory import Storing, project
 from exla.ir.program import as_struct
 from exla.ir.scopes import equation_number, number_of, numbered
 from exla.passes.decisions import Growth
 from exla.passes.split.decide import apply_seed, enumerate_splits
 from exla.passes.unless import EXPANSIONS
-from exla.search.space import Space
 
 
 def kernel(x, y, v):
@@ -45,8 +45,8 @@ def test_each_equation_has_a_number_of_its_own_those_of_bodies_too():
 def test_a_chunk_loop_keeps_the_numbers_of_what_it_runs():
     before = program()
     where = {number: name for name, number in inside(before.jaxpr, [])}
-    peak = Space.peak.__get__(type("of", (), {"machine": type("m", (), {"longest_fused_reduction": None})})())
-    seeds = list(enumerate_splits(before, peak(before, fused=False).held, [Growth(small_bytes=64)]))
+    held = project(before, Storing(fused=False)).held
+    seeds = list(enumerate_splits(before, held, [Growth(small_bytes=64)]))
     assert seeds
     split = apply_seed(before, seeds[0], 8)
     after = [(name, number) for name, number in inside(split.jaxpr, []) if number is not None]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.emit import emit
-from exla.ir.memory import Held, project
+from exla.ir.memory import Held, Storing, project
 from exla.ir.program import canonical
 from exla.passes.decisions import CompileOption, Growth, from_json, to_json
 from exla.passes.split.decide import apply_split, enumerate_splits, growths
@@ -72,7 +72,7 @@ def test_a_second_factor_nests_inside_the_first(x64, data, seed):
     function, args = random_function(seed)
     program = program_of(function, args)
     for _ in range(2):
-        held = [h for h in project(program, fused=False).held]
+        held = [h for h in project(program, Storing(fused=False)).held]
         found = enumerate_splits(program, held, growths((1,)), values=6)
         seeds = [s for s in found if s.region.least_chunk < s.region.size]
         if not seeds:
@@ -85,7 +85,7 @@ def test_a_second_factor_nests_inside_the_first(x64, data, seed):
 
 def largest_value_bytes(program):
     """Bytes of the largest value that exists at any one time, fused or not, inside loops too."""
-    return max(h.bytes for h in project(program, fused=False).held)
+    return max(h.bytes for h in project(program, Storing(fused=False)).held)
 
 
 def gaussian_product(x, y, v):

@@ -11,7 +11,7 @@ import pytest
 import exla
 from exla.call import read
 from exla.ir.emit import emit
-from exla.ir.memory import project
+from exla.ir.memory import Storing, project
 from exla.ir.scopes import numbered
 from exla.passes.decisions import Growth, to_json
 from exla.passes.split.decide import apply_seed, enumerate_splits
@@ -87,7 +87,7 @@ def split_twice(made):
     for seed in enumerate_splits(made.root.program, held, growths, values=8):
         if seed.region.size > 8:
             first = apply_seed(made.root.program, seed, 8)
-            for inner in enumerate_splits(first, project(first, fused=False).held, growths, values=8):
+            for inner in enumerate_splits(first, project(first, Storing(fused=False)).held, growths, values=8):
                 if inner.decision.path:
                     chunk = max(inner.region.least_chunk, inner.region.size // 2)
                     yield (seed.split(8), inner.split(chunk)), apply_seed(first, inner, chunk)

@@ -35,6 +35,11 @@ class Seed:
     decision: Split
 
     @property
+    def identity(self) -> tuple[Any, ...]:
+        """What is cut, however it was found."""
+        return self.decision.path, self.region.instances, self.region.outputs
+
+    @property
     def recomputes(self) -> bool:
         """Whether something is computed inside that is computed outside as well, so that another split may follow."""
         return self.decision.growth.again or any(window for _, _, window in self.region.instances)
@@ -96,10 +101,10 @@ def enumerate_splits(
                 region = grow(item.program, var, axis, growth)
                 if region is None:
                     continue
-                identity = (item.path, region.instances, region.outputs)
-                if identity not in known:
-                    known.add(identity)
-                    yield Seed(region=region, decision=_decision(replace(item, var=var), axis, growth))
+                seed = Seed(region=region, decision=_decision(replace(item, var=var), axis, growth))
+                if seed.identity not in known:
+                    known.add(seed.identity)
+                    yield seed
 
 
 def _behind_windows(item: Held, axis: int) -> Iterator[tuple[Any, int]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from exla.passes.decisions import Change
 from exla.search.space import Candidate, Goal
 from exla.search.strategies.off import worth_compiling
 from exla.search.strategy import Outcome, SearchSpace, Steps, each, starts, strategy
@@ -39,19 +38,19 @@ def descend(space: SearchSpace, start: Candidate) -> Steps:
     What was ranked for the goal before is asked first, as far as it is within the new one.
     """
     goal = space.goal
-    seen: set[tuple[Change, ...]] = set()
+    seen: set[tuple[str, int, float]] = set()
     smallest: list[int] = []
     ranked: list[Candidate] = []
     last: Candidate | None = None
     for _ in range(MOST_COMPILES):
-        found = [c for c in ranked if c.decisions not in seen and space.is_met(c, goal)]
+        found = [c for c in ranked if c.outcome not in seen and space.is_met(c, goal)]
         if not found:
             ranked = space.ranked(start, goal)
-            found = [c for c in ranked if c.decisions not in seen]
+            found = [c for c in ranked if c.outcome not in seen]
         if not found or _is_hopeless(space, found[0], last):
             return
         first = last = found[0]
-        seen.add(first.decisions)
+        seen.add(first.outcome)
         outcome = yield first
         if outcome.status == "ok":
             yield from each(found[1:])  # for a driver that measures

@@ -1,0 +1,53 @@
+"""Matrix products: which axes of a `dot_general` are which, and what is copied to multiply them.
+
+XLA:CPU multiplies batches of matrices whose batch axes lead; an operand that lies otherwise is transposed first, every
+time the product is computed. Rows of the left matrix meet columns of the right one: of two orders of the other axes it
+reads one as it lies. The other one it can read too, where the operand is an input; what the program computes it has
+written in the first order, and copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from exla._compat import Literal
+from exla.ir.primitives import VIEWS
+from exla.ir.program import Program, value_bytes
+
+Order = tuple[int, ...]
+"""The axes of a value, in the order in which they are wanted."""
+
+
+def axes_of(eqn: Any, side: int) -> tuple[Sequence[int], Sequence[int], list[int]]:
+    """The batch, contracted and free axes of one operand of a `dot_general`."""
+    contracted, batched = (pair[side] for pair in eqn.params["dimension_numbers"])
+    free = [k for k in range(len(eqn.invars[side].aval.shape)) if k not in contracted and k not in batched]
+    return batched, contracted, free
+
+
+def is_ordered(eqn: Any, side: int) -> bool:
+    """Whether one operand of a `dot_general` can be multiplied as it lies."""
+    batched, contracted, free = axes_of(eqn, side)
+    lies = list(range(len(eqn.invars[side].aval.shape)))
+    return [*batched, *contracted, *free] == lies or [*batched, *free, *contracted] == lies
+
+
+def wanted_order(eqn: Any, side: int) -> Order:
+    """The axes of one operand of a `dot_general` as it is multiplied: the contracted ones between the free ones."""
+    batched, contracted, free = axes_of(eqn, side)
+    return (*batched, *free, *contracted) if side == 0 else (*batched, *contracted, *free)
+
+
+def copied_bytes(program: Program, eqn: Any) -> int:
+    """Bytes of the operands that a `dot_general` of a program copies into another order."""
+    return sum(value_bytes(v) for side, v in enumerate(eqn.invars) if _is_copied(program, eqn, side))
+
+
+def _is_copied(program: Program, eqn: Any, side: int) -> bool:
+    var, order = eqn.invars[side], wanted_order(eqn, side)
+    if list(order) == sorted(order) or isinstance(var, Literal):
+        return False
+    position = program.producers.get(var)
+    is_input = position is None or program.eqns[position].primitive.name in VIEWS
+    return not is_input or not is_ordered(eqn, side)
