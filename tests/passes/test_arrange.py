@@ -122,6 +122,21 @@ def test_what_something_else_reads_stays_as_it_lies():
     assert not read_twice or not list(enumerate_arrangements(program))
 
 
+def in_two_orders(q, k, v):
+    """The first product wants `k` as (d, k, h), in which the second would give its result in another order."""
+    near = jnp.exp(q[:, 0, :1]) * jnp.ones(len(k))
+    weights = jnp.exp(2 * near)[:, :, None] * v.mean(1)
+    first = jax.lax.dot_general(weights, k, (((1,), (0,)), ((2,), (2,))))  # (d, q, h)
+    second = jax.lax.dot_general(near, k, (((1,), (0,)), ((), ())))  # (q, h, d)
+    return jnp.tanh(first).sum((0, 2)) + jnp.tanh(second).sum((1, 2))
+
+
+def test_an_order_that_another_product_cannot_read_is_not_taken():
+    program = split(in_two_orders, SHAPE[0], 50)
+    arranged, _ = all_arranged(program)
+    np.testing.assert_array_equal(run(program, *arrays()), run(arranged, *arrays()))
+
+
 def test_an_arrangement_that_does_not_apply_is_a_miss():
     program = split(attention, SHAPE[0], 50)
     decision = next(enumerate_arrangements(program))
