@@ -26,10 +26,10 @@ def axes_of(eqn: Any, side: int) -> tuple[Sequence[int], Sequence[int], list[int
     return batched, contracted, free
 
 
-def is_ordered(eqn: Any, side: int) -> bool:
-    """Whether one operand of a `dot_general` can be multiplied as it lies."""
+def is_ordered(eqn: Any, side: int, order: Order | None = None) -> bool:
+    """Whether one operand of a `dot_general` can be multiplied as it lies, or would if its axes lay in an order."""
     batched, contracted, free = axes_of(eqn, side)
-    lies = list(range(len(eqn.invars[side].aval.shape)))
+    lies = list(order or range(len(eqn.invars[side].aval.shape)))
     return [*batched, *contracted, *free] == lies or [*batched, *free, *contracted] == lies
 
 

@@ -117,12 +117,16 @@ def _input_of(loop: Loop, body: Program, k: int) -> Any:
 
 
 def _order_in(loop: Loop, body: Program, k: int) -> Order | None:
-    """The order in which a loop's products want an operand; None where it lies well, or something else reads it."""
-    products = _products(loop, body, k)
-    order = next((wanted_order(eqn, index) for eqn, index in products or () if not is_ordered(eqn, index)), None)
-    if order is None or not all(_keeps_free(eqn, index, order) for eqn, index in products or ()):
-        return None
-    return order
+    """The order in which most of a loop's products want an operand; None where none is better than how it lies."""
+    products = _products(loop, body, k) or []
+
+    def copies(order: Order | None) -> int:
+        return sum(not is_ordered(eqn, side, order) for eqn, side in products)
+
+    wanted = dict.fromkeys(wanted_order(eqn, side) for eqn, side in products)
+    possible = (order for order in wanted if all(_keeps_free(eqn, side, order) for eqn, side in products))
+    best = min(possible, key=copies, default=None)
+    return best if best is not None and copies(best) < copies(None) else None
 
 
 def _products(loop: Loop, body: Program, k: int) -> list[tuple[Any, int]] | None:

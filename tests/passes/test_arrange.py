@@ -123,12 +123,12 @@ def test_what_something_else_reads_stays_as_it_lies():
 
 
 def in_two_orders(q, k, v):
-    """The first product wants `k` as (d, k, h), in which the second would give its result in another order."""
+    """Two products want `k` as (d, k, h), in which the last would give its result in another order."""
     near = jnp.exp(q[:, 0, :1]) * jnp.ones(len(k))
     weights = jnp.exp(2 * near)[:, :, None] * v.mean(1)
-    first = jax.lax.dot_general(weights, k, (((1,), (0,)), ((2,), (2,))))  # (d, q, h)
-    second = jax.lax.dot_general(near, k, (((1,), (0,)), ((), ())))  # (q, h, d)
-    return jnp.tanh(first).sum((0, 2)) + jnp.tanh(second).sum((1, 2))
+    first, second = (jax.lax.dot_general(f(weights), k, (((1,), (0,)), ((2,), (2,)))) for f in (jnp.sin, jnp.cos))
+    last = jax.lax.dot_general(near, k, (((1,), (0,)), ((), ())))  # (q, h, d)
+    return jnp.tanh(first + second).sum((0, 2)) + jnp.tanh(last).sum((1, 2))
 
 
 def test_an_order_that_another_product_cannot_read_is_not_taken():
