@@ -25,7 +25,11 @@ SHARED_CACHES = 4
 
 def predict_s(program: Program, machine: Machine) -> float:
     """Predict the seconds one run takes."""
-    return sum(_equation_s(program, eqn, machine) for eqn in program.eqns)
+    fast = _in_one_vector(program, machine)
+    return sum(
+        _equation_s(program, eqn, machine) * (machine.one_vector if position in fast else 1)
+        for position, eqn in enumerate(program.eqns)
+    )
 
 
 def projected(program: Program, machine: Machine, *, fused: bool = True) -> Peak:
@@ -65,6 +69,33 @@ def _state_elements(loop: Any) -> int:
 def _traffic_s(count_bytes: float, machine: Machine) -> float:
     is_cached = count_bytes <= SHARED_CACHES * machine.cache_bytes
     return count_bytes / (machine.cached_bytes_per_s if is_cached else machine.bytes_per_s)
+
+
+def _in_one_vector(program: Program, machine: Machine) -> frozenset[int]:
+    """The short reductions whose results have one vector as their last axis, and the cheap equations they fuse."""
+    key = ("in one vector", machine.lanes, machine.longest_fused_reduction)
+    if key not in program.known:
+        longest = machine.longest_fused_reduction or 0
+        shapes = {
+            eqn.invars[0].aval.shape
+            for eqn in program.eqns
+            if eqn.primitive.name in REDUCERS and _is_short_in_one_vector(eqn, machine.lanes, longest)
+        }
+        program.known[key] = frozenset(
+            position
+            for position, eqn in enumerate(program.eqns)
+            if eqn.primitive.name in FUSIBLE - TRANSCENDENTAL
+            and getattr(eqn.outvars[0].aval, "shape", ()) in shapes
+            or eqn.primitive.name in REDUCERS
+            and eqn.invars[0].aval.shape in shapes
+        )
+    return program.known[key]
+
+
+def _is_short_in_one_vector(eqn: Any, lanes: int, longest: int) -> bool:
+    shape = eqn.invars[0].aval.shape
+    is_minor = len(shape) > 1 and tuple(eqn.params.get("axes", ())) == (len(shape) - 1,)
+    return is_minor and shape[-2] == lanes and 1 < shape[-1] <= longest
 
 
 def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:

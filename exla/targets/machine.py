@@ -39,6 +39,8 @@ class Machine:
       matrix_tile: matrix products are computed in tiles of so many rows and columns.
       product_passes: how often a matrix product goes over an operand whose axes do not lie in its order, which is
         transposed first.
+      one_vector: share of the time that short reductions over the last axis, and what they fuse, take where the axis
+        before it is one vector long: LLVM unrolls both, and adds vectors instead of single numbers.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
     """
@@ -59,6 +61,7 @@ class Machine:
     lanes: int = 8
     matrix_tile: int = 1
     product_passes: int = 3
+    one_vector: float = 0.4
     longest_fused_reduction: int | None = 32
 
     @classmethod
@@ -86,5 +89,6 @@ class Machine:
             lanes=facts.lanes,
             matrix_tile=facts.lanes,
             product_passes=1,
+            one_vector=1.0,
             longest_fused_reduction=None,
         )
