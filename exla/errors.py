@@ -151,12 +151,16 @@ class MemoryLimitError(ExlaError, MemoryError):
       limit_bytes: the limit.
       smallest_peak_bytes: the smallest peak that was found.
       holders: the values that hold it, largest first.
+      compared: the user's line of an equality that keeps some splits from being used; "" where there is none.
     """
 
-    def __init__(self, *, limit_bytes: int, smallest_peak_bytes: int, holders: Sequence[Holder]) -> None:
+    def __init__(
+        self, *, limit_bytes: int, smallest_peak_bytes: int, holders: Sequence[Holder], compared: str = ""
+    ) -> None:
         self.limit_bytes = limit_bytes
         self.smallest_peak_bytes = smallest_peak_bytes
         self.holders = tuple(holders)
+        self.compared = compared
         lines = [
             f"the program does not fit its memory limit of {_size(limit_bytes)}; the smallest peak found is "
             f"{_size(smallest_peak_bytes)}. Nothing was run. What holds that peak:"
@@ -165,6 +169,11 @@ class MemoryLimitError(ExlaError, MemoryError):
             where = f" at {holder.source}" if holder.source else ""
             lines.append(f"  {_size(holder.bytes)}: {holder.name}{where}")
             lines.append(f"    not split further: {holder.blocked}")
+        if compared:
+            lines.append(
+                f"What is compared for equality at {compared} must be computed in one place (a maximum's derivative "
+                "finds the largest element so): splits that would compute its two sides in two are not used."
+            )
         lines.append(
             f"Raise memory_limit (above {smallest_peak_bytes} bytes, and some room: what is found depends on it) "
             "or make these values smaller."
@@ -176,6 +185,7 @@ class MemoryLimitError(ExlaError, MemoryError):
             "limit_bytes": self.limit_bytes,
             "smallest_peak_bytes": self.smallest_peak_bytes,
             "holders": self.holders,
+            "compared": self.compared,
         }
         return (_remake, (fields,))
 

@@ -13,6 +13,7 @@ from exla.ir.program import Program, value_bytes
 from exla.options import Options
 from exla.passes.decisions import Growth
 from exla.passes.split.grow import grow
+from exla.passes.steady import Steady
 from exla.search.space import Candidate
 
 
@@ -56,7 +57,12 @@ def refusal(
         else:
             why = reasons.get((name, source)) or _why_not(here, item.var, options)
         holders.append(Holder(name=name, bytes=item.bytes, source=source, blocked=why))
-    return MemoryLimitError(limit_bytes=limit_bytes, smallest_peak_bytes=smallest_bytes, holders=tuple(holders))
+    return MemoryLimitError(
+        limit_bytes=limit_bytes,
+        smallest_peak_bytes=smallest_bytes,
+        holders=tuple(holders),
+        compared="" if options.search == "off" else Steady(program=program).source,
+    )
 
 
 def _blocked_by_name(program: Program, blocked: Mapping[Any, str]) -> dict[tuple[str, str], str]:

@@ -80,6 +80,41 @@ def test_some_of_what_is_not_offered_would_have_a_wrong_gradient():
     assert any(map(is_wrong, refused))
 
 
+def end_of_scan(x, y):
+    """The gradient of the largest of what a long scan ends with; backwards the scan is computed again in chunks."""
+
+    def total(z):
+        def step(state, t):
+            return state + jnp.tanh(state @ y[:5] + t) / 50, None
+
+        last, _ = jax.lax.scan(step, z, jnp.arange(200, dtype=z.dtype))
+        return jnp.sum(jnp.max(last, axis=1))
+
+    return jax.grad(total)(x)
+
+
+def test_a_maximum_of_what_a_scan_ends_with_is_compared_where_it_was_computed_though_the_scan_runs_twice():
+    values = arguments(n=200)
+    want = in_float64(end_of_scan, values)
+    plain = exla.jit(end_of_scan, records="off").plan(*values).compiled_bytes
+    f = exla.jit(end_of_scan, memory_limit=plain // 4, records="off")
+    assert f.plan(*values).decisions
+    np.testing.assert_allclose(f(*values), want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("function", [nearest, end_of_scan], ids=lambda f: f.__name__)
+def test_what_holds_is_right_however_it_is_split(function):
+    values = arguments()
+    made = space(function, values, share=0.1)
+    steady = made.steady(made.root)
+    want = in_float64(function, values)
+    programs = [p for _, p in split_twice(made) if steady.holds(p)]
+    for program in programs[:: max(len(programs) // 12, 1)]:
+        (got,) = jax.jit(emit(program, EXPANSIONS))(*values)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
+    assert programs
+
+
 def split_twice(made):
     """The program split once in chunks of 8, and inside that loop again, in every way; with the decisions."""
     growths = [Growth(small_bytes=64, online=online) for online in (False, True)]
@@ -131,7 +166,8 @@ def test_gradients_of_extremes_are_right_or_refused_under_a_cap(name, room):
     x, y = (np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k, n in ((0, 150), (1, 260)))
     try:
         got = exla.jit(gradient, memory_limit=room + 2 * x.nbytes + y.nbytes, records="off")(x, y)
-    except exla.MemoryLimitError:
+    except exla.MemoryLimitError as error:
+        assert "test_steady.py" in error.compared and "compared for equality" in str(error)
         return
     want = in_float64(gradient, (x, y))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
