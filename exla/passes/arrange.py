@@ -39,11 +39,11 @@ def enumerate_arrangements(program: Program, path: Path = ()) -> Iterator[Arrang
       One decision for each such operand, those of outer loops first.
     """
     for position, eqn in enumerate(program.eqns):
-        if eqn.primitive.name != "exla_split":
+        if not _is_loop(eqn):
             continue
         loop: Loop = eqn.params["loop"]
         for k, operand in enumerate(eqn.invars):
-            if not isinstance(operand, Literal) and _order_in(loop, loop.body, k) is not None:
+            if not isinstance(operand, Literal) and _order_in(loop, k) is not None:
                 yield Arrange(path=path, site=program.site(position), operand=k)
         yield from enumerate_arrangements(loop.body, (*path, (position, 0)))
     for body, inner in bodies_to_rewrite(program, path):
@@ -61,8 +61,8 @@ def apply_arrange(program: Program, decision: Arrange) -> Program:
 
 def _arranged(program: Program, position: int, decision: Arrange) -> Program:
     eqn, k = program.eqns[position], decision.operand
-    is_loop = eqn.primitive.name == "exla_split" and 0 <= k < len(eqn.invars) and not isinstance(eqn.invars[k], Literal)
-    order = _order_in(eqn.params["loop"], eqn.params["loop"].body, k) if is_loop else None
+    is_loop = _is_loop(eqn) and 0 <= k < len(eqn.invars) and not isinstance(eqn.invars[k], Literal)
+    order = _order_in(eqn.params["loop"], k) if is_loop else None
     if order is None:
         raise ReplayMiss(f"{decision}: it is no operand that the loop only multiplies, in another order than it lies")
     made = _transposed(program, eqn.invars[k], order, position)
@@ -98,7 +98,7 @@ def _with_transposed(loop: Loop, body: Program, k: int, order: Order) -> Program
     eqns = list(body.eqns)
     for position, index in body.consumers.get(old, ()):
         eqn = eqns[position]
-        if eqn.primitive.name == "exla_split":
+        if _is_loop(eqn):
             eqns[position] = _reading(eqn, index, new, order)
             continue
         contracted, batched = (list(pair) for pair in eqn.params["dimension_numbers"])
@@ -116,9 +116,9 @@ def _input_of(loop: Loop, body: Program, k: int) -> Any:
     return next((v for v, operand, placement in loop.inputs(body) if operand == k and placement is None), None)
 
 
-def _order_in(loop: Loop, body: Program, k: int) -> Order | None:
+def _order_in(loop: Loop, k: int) -> Order | None:
     """The order in which most of a loop's products want an operand; None where none is better than how it lies."""
-    products = _products(loop, body, k) or []
+    products = _products(loop, k) or []
 
     def copies(order: Order | None) -> int:
         return sum(not is_ordered(eqn, side, order) for eqn, side in products)
@@ -129,8 +129,9 @@ def _order_in(loop: Loop, body: Program, k: int) -> Order | None:
     return best if best is not None and copies(best) < copies(None) else None
 
 
-def _products(loop: Loop, body: Program, k: int) -> list[tuple[Any, int]] | None:
+def _products(loop: Loop, k: int) -> list[tuple[Any, int]] | None:
     """The products that read an operand, in loops within too, and at which side; None where something else does."""
+    body = loop.body
     var = _input_of(loop, body, k)
     if var is None or var in body.outvars:
         return None
@@ -140,7 +141,7 @@ def _products(loop: Loop, body: Program, k: int) -> list[tuple[Any, int]] | None
         if eqn.primitive.name == "dot_general":
             found.append((eqn, index))
             continue
-        inner = _products(eqn.params["loop"], eqn.params["loop"].body, index) if _is_loop(eqn) else None
+        inner = _products(eqn.params["loop"], index) if _is_loop(eqn) else None
         if inner is None:
             return None
         found += inner

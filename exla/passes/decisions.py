@@ -174,6 +174,10 @@ Change = Split | Sink | Arrange | Rewrite
 Decision = Change | CompileOption
 
 
+_SITED: dict[str, Any] = {kind.__name__: kind for kind in (Sink, Arrange, Replace, Swap)}
+"""The kinds that are nothing but a site and plain fields."""
+
+
 def _inside(path: tuple[tuple[int, int], ...]) -> str:
     return "".join(f" in body {which} of equation {position}" for position, which in reversed(path))
 
@@ -201,14 +205,8 @@ def from_json(data: Mapping[str, Any]) -> Decision:
         if data.get("kind") in ("Split", "Sink", "Arrange", "Replace", "Reorder", "Swap"):
             site = Site(**fields.pop("site"))
             path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
-            if data["kind"] == "Sink":
-                return Sink(site=site, path=path, **fields)
-            if data["kind"] == "Arrange":
-                return Arrange(site=site, path=path, **fields)
-            if data["kind"] == "Swap":
-                return Swap(site=site, path=path, **fields)
-            if data["kind"] == "Replace":
-                return Replace(site=site, path=path, **fields)
+            if data["kind"] in _SITED:
+                return _SITED[data["kind"]](site=site, path=path, **fields)
             if data["kind"] == "Reorder":
                 order = tuple(tuple(int(k) for k in step) for step in fields.pop("order"))
                 return Reorder(site=site, path=path, order=order, **fields)

@@ -66,7 +66,7 @@ class Attempt:
 
     def plain(self) -> Choice | None:
         """Candidate 0: the program as jax.jit compiles it."""
-        begin = time.perf_counter()
+        begin, self.asked_from = time.perf_counter(), len(self.tried)
         try:
             compiled = self.call.compile_plain()
         except jax.errors.JaxRuntimeError as error:
@@ -92,12 +92,14 @@ class Attempt:
 
     def outcome(self) -> Outcome:
         """How the candidate went that was compiled last: under the options with the smallest peak."""
-        last = self.tried[-1]
-        peak = min((t.peak_bytes for t in self.tried[self.asked_from :] if t.peak_bytes is not None), default=None)
-        if last.error and last.compiled_bytes is not None:
-            return Outcome(status="barred", peak_bytes=peak, devices=self.call.devices)
-        status = "compile_error" if peak is None else "ok" if peak <= self.limit_bytes else "over_limit"
-        return Outcome(status=status, peak_bytes=peak, devices=self.call.devices)
+        counted = (t for t in self.tried[self.asked_from :] if not t.error and t.peak_bytes is not None)
+        best = min(counted, key=lambda t: t.peak_bytes or 0, default=self.tried[-1])
+        if best.error and best.compiled_bytes is not None:
+            return Outcome(status="barred", peak_bytes=best.peak_bytes, devices=self.call.devices)
+        status = "compile_error" if best.peak_bytes is None else "over_limit"
+        if best.peak_bytes is not None and best.peak_bytes <= self.limit_bytes:
+            status = "ok"
+        return Outcome(status=status, peak_bytes=best.peak_bytes, devices=self.call.devices)
 
     def _compile(
         self,

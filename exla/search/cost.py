@@ -19,6 +19,7 @@ from exla.ir.program import Program, value_bytes
 from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine
 
+FUSED_CHEAPLY = FUSIBLE - TRANSCENDENTAL
 SHARED_CACHES = 4
 """The last-level cache, shared with others, in units of what one chunk should take of it."""
 
@@ -84,10 +85,8 @@ def _in_one_vector(program: Program, machine: Machine) -> frozenset[int]:
         program.known[key] = frozenset(
             position
             for position, eqn in enumerate(program.eqns)
-            if eqn.primitive.name in FUSIBLE - TRANSCENDENTAL
-            and getattr(eqn.outvars[0].aval, "shape", ()) in shapes
-            or eqn.primitive.name in REDUCERS
-            and eqn.invars[0].aval.shape in shapes
+            if (eqn.primitive.name in FUSED_CHEAPLY and getattr(eqn.outvars[0].aval, "shape", ()) in shapes)
+            or (eqn.primitive.name in REDUCERS and eqn.invars[0].aval.shape in shapes)
         )
     return program.known[key]
 

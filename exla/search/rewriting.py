@@ -6,16 +6,18 @@ peak without much more predicted time, or less time without a larger peak; much 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.program import Program
-from exla.passes.decisions import Reorder, Replace, Rewrite, Swap
-from exla.passes.reorder import apply_reorder, enumerate_reorders
+from exla.passes.decisions import Replace, Rewrite
+from exla.passes.reorder import enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
-from exla.passes.swap import apply_swap, enumerate_swaps
+from exla.passes.replay import replay
+from exla.passes.swap import enumerate_swaps
 from exla.search.cost import predict_s, projected
 from exla.strict import tolerate
 from exla.targets.machine import Machine
@@ -64,7 +66,7 @@ def rewrite(
         with tolerate("rewriting"):
             found = _next(program, rules, machine, declined, not decisions)
             if found is None and not exact:
-                found = _next_order(program, machine, room_bytes) or _next_swap(program, machine)
+                found = _next_order(program, machine, room_bytes)
         if found is None:
             break
         decisions.append(found[0])
@@ -109,28 +111,17 @@ def _next(
     return None
 
 
-def _next_order(program: Program, machine: Machine, room_bytes: int) -> tuple[Reorder, Program] | None:
-    """The first contraction that is better evaluated in another order."""
+def _next_order(program: Program, machine: Machine, room_bytes: int) -> tuple[Rewrite, Program] | None:
+    """The first product, or contraction of several, that is better evaluated in another order."""
 
     def seconds(products: int, read: int, written: int) -> float:
         return 2 * products / machine.flops + 4 * (read + written) / machine.bytes_per_s + machine.kernel_s
 
+    orders = (decision for decision, _ in enumerate_reorders(program, seconds, room_bytes))
+    swaps = enumerate_swaps(program) if machine.product_passes > 1 else ()
     before = None
-    for decision, _ in enumerate_reorders(program, seconds, room_bytes):
-        changed = apply_reorder(program, decision)
-        before = before or _worth(program, machine)
-        if _pays(before, _worth(changed, machine)):
-            return decision, changed
-    return None
-
-
-def _next_swap(program: Program, machine: Machine) -> tuple[Swap, Program] | None:
-    """The first product whose operands are better multiplied in the other order."""
-    if machine.product_passes == 1:
-        return None
-    before = None
-    for decision in enumerate_swaps(program):
-        changed = apply_swap(program, decision)
+    for decision in itertools.chain[Rewrite](orders, swaps):
+        changed = replay(program, decision)
         before = before or _worth(program, machine)
         if _pays(before, _worth(changed, machine)):
             return decision, changed

@@ -32,7 +32,7 @@ from exla.ir.memory import Peak, largest_bytes
 from exla.ir.program import Program, value_bytes
 from exla.ir.scopes import numbered
 from exla.passes.arrange import enumerate_arrangements
-from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, Split
+from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Split
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
@@ -298,7 +298,7 @@ class Space:
         decisions = (*parent.decisions, seed.split(chunk))
         if decisions not in self._cut:
             # Another goal has other thresholds of growth, and mostly the same regions.
-            same = (id(parent.program), seed.identity, chunk)
+            same = (parent.decisions, seed.identity, chunk)
             if same not in self._same:
                 program = apply_seed(parent.program, seed, chunk)
                 self._same[same] = self.of(program, decisions, (*parent.seeds, seed))
@@ -314,12 +314,17 @@ class Space:
             found = False
             for decision in enumerate_arrangements(made.program):
                 with tolerate(f"trying to {decision}"):
-                    program = replay(made.program, decision)
-                    further = self.of(program, (*made.decisions, decision), made.seeds)
+                    further = self._with_arranged(made, decision)
                     if self.is_met(further, goal):
                         made, found = replace(further, options=candidate.options), True
                         break
         return made if made is not candidate else None
+
+    def _with_arranged(self, candidate: Candidate, decision: Arrange) -> Candidate:
+        decisions = (*candidate.decisions, decision)
+        if decisions not in self._cut:
+            self._cut[decisions] = self.of(replay(candidate.program, decision), decisions, candidate.seeds)
+        return self._cut[decisions]
 
     def both(self, candidate: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """A candidate, and the same arranged where that is another."""
