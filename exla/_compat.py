@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,41 @@ def constants_of_bodies(eqn: Any) -> range:
     if eqn.primitive.name == "while":
         return range(params["cond_nconsts"] + params["body_nconsts"])
     return range(1, len(eqn.invars)) if eqn.primitive.name == "cond" else range(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """How one body of a control-flow equation is handed its inputs, and where its results go.
+
+    Attributes:
+      body: the closed jaxpr.
+      takes: which operand of the equation each input is, on the first turn.
+      becomes: which operand each result stands for on the next turn; None where it is none.
+      gives: which result of the equation each result is; None where it only says how to go on.
+    """
+
+    body: Any
+    takes: Sequence[int]
+    becomes: Sequence[int | None]
+    gives: Sequence[int | None]
+
+
+def turns(eqn: Any) -> list[Turn]:
+    """The bodies of a control-flow equation with what goes in and comes out; of every other equation, none."""
+    params, count, results = eqn.params, len(eqn.invars), range(len(eqn.outvars))
+    found = bodies(eqn)
+    if eqn.primitive.name == "scan":
+        consts, carry = scan_counts(params, count)
+        becomes = [consts + k if k < carry else None for k in results]
+        return [Turn(body=found[0], takes=range(count), becomes=becomes, gives=results)]
+    if eqn.primitive.name == "while":
+        first, consts = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        condition = Turn(body=found[0], takes=[*range(first), *range(consts, count)], becomes=[None], gives=[None])
+        takes, becomes = range(first, count), [consts + k for k in results]
+        return [condition, Turn(body=found[1], takes=takes, becomes=becomes, gives=results)]
+    skipped = count - len(found[0].jaxpr.invars) if found else 0  # the index of a `cond`
+    nothing = [None] * len(results)
+    return [Turn(body=body, takes=range(skipped, count), becomes=nothing, gives=results) for body in found]
 
 
 def with_constant_replaced(eqn: Any, position: int, count: int, rewrite: Callable[[Any, int], Any]) -> dict[str, Any]:

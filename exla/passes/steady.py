@@ -8,16 +8,19 @@ split after which the two sides of such a comparison are made of one of these fr
     steady = Steady(start)          # of a program whose equations are numbered
     steady.holds(candidate)         # whether the sides of every comparison share each such sum's place
 
+Both sides may also be made of one array that is computed once, from whatever places: where the body of a scan takes a
+maximum of its own sum, it does not matter that the state which it was given comes from here or from there.
+
 Two comparisons may have a place each: the nearest neighbours of rows and those of columns are found in two loops, each
 with distances of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,37 +51,21 @@ class Steady:
     program: Program
 
     @cached_property
-    def numbers(self) -> frozenset[int]:
+    def numbers(self) -> frozenset[Name]:
         """The equations that both sides of some comparison of floating point numbers are made of."""
-        shared = frozenset().union(*self._compared.values())
-        return frozenset(n for position in shared for n in _numbers(self.program.eqns[position]))
+        return frozenset().union(*(shared for shared, _ in self._compared))
 
     @cached_property
     def source(self) -> str:
         """The user's line of the first such comparison; "" where there is none."""
-        return next((self.program.source(position) for position in self._compared), "")
+        return next((source for _, source in self._compared), "")
 
     @cached_property
-    def _compared(self) -> dict[int, frozenset[int]]:
-        """Position of a comparison -> positions of what both its sides are made of, where there is such."""
-        program, found = self.program, dict[int, frozenset[int]]()
-        above: dict[Any, frozenset[int]] = {}
-
-        def of(v: Any) -> frozenset[int]:
-            return frozenset() if isinstance(v, Literal) else above.get(v, frozenset())
-
-        for position, eqn in enumerate(program.eqns):
-            if eqn.primitive.name in COMPARISONS and len(eqn.invars) == 2:
-                left, right = eqn.invars
-                both = of(left) & of(right)
-                if both and np.issubdtype(getattr(left.aval, "dtype", np.int32), np.inexact):
-                    found[position] = both
-            made = frozenset().union(*(of(v) for v in eqn.invars))
-            if eqn.primitive.name in SHAPE_DEPENDENT:
-                made |= {position}
-            for v in eqn.outvars:
-                above[v] = made
-        return found
+    def _compared(self) -> list[tuple[frozenset[Name], str]]:
+        """What both sides of a comparison are made of, where there is such, and the user's line of it."""
+        walk = _Walk(None)
+        walk.run(self.program, [NOWHERE] * len(self.program.invars), ())
+        return [(shared, source) for shared, source in walk.compared.values() if shared]
 
     def holds(self, candidate: Program) -> bool:
         """Whether the sides of each comparison in a program that splits made of this one share their places."""
@@ -91,19 +78,53 @@ class Steady:
         return candidate.known["steady"]
 
 
-Reach = frozenset[tuple[int, tuple[int, ...]]]
-"""What a value is made of: (number of an equation, the place that computes it), for those that must be steady."""
+Place = tuple[int, ...]
+"""Positions of the loops around an equation and, last, its own."""
+Name = int | Place
+"""The number of an equation; its place in a program that has no numbers."""
+
+
+class Array(NamedTuple):
+    """A value that is computed once, whatever it is made of: both sides of a comparison may be made of it.
+
+    Attributes:
+      key: which; on another turn of a loop of the user's it is another one.
+      places: the equations that it is made of, each with a place that computes it.
+    """
+
+    key: Place
+    places: frozenset[tuple[Name, Place]]
+
+
+Reach = frozenset[Array]
+"""What a value is made of."""
 NOWHERE: Reach = frozenset()
 
 
-class _Walk:
-    """Follows which places reach the two sides of each comparison."""
+def _places(reach: Reach) -> frozenset[tuple[Name, Place]]:
+    return frozenset().union(*(array.places for array in reach))
 
-    def __init__(self, numbers: frozenset[int]) -> None:
+
+def _other_turn(reach: Reach) -> Reach:
+    """What a value is made of, seen from where the arrays of one turn are not those of the next."""
+    return frozenset(Array((-1, *at), frozenset(((name, at),))) for name, at in _places(reach))
+
+
+class _Walk:
+    """Follows which places reach the two sides of each comparison.
+
+    Attributes:
+      numbers: the equations that are followed; None = all that depend on shapes.
+      compared: the place of each comparison -> the equations that both its sides are made of, and the user's line.
+      holds: whether each of these reaches both sides of a comparison as one array, or from one place.
+    """
+
+    def __init__(self, numbers: frozenset[Name] | None) -> None:
         self.numbers = numbers
+        self.compared: dict[Place, tuple[frozenset[Name], str]] = {}
         self.holds = True
 
-    def run(self, program: Program, given: Sequence[Reach], here: tuple[int, ...]) -> list[Reach]:
+    def run(self, program: Program, given: Sequence[Reach], here: Place) -> list[Reach]:
         """What the results of a program are made of, from what its inputs are."""
         known: dict[Any, Reach] = dict(zip(program.invars, given, strict=True))
 
@@ -115,27 +136,43 @@ class _Walk:
             if eqn.primitive.name == "exla_split":
                 results = self._loop(eqn.params["loop"], operands, place)
             else:
-                results = [self._equation(eqn, operands, place)] * len(eqn.outvars)
+                if eqn.primitive.name in COMPARISONS and _is_inexact(eqn.invars[0]):
+                    self._compare(operands[0], operands[1], place, program.source(position))
+                results = self._equation(eqn, operands, place)
             known.update(zip(eqn.outvars, results, strict=True))
         return [of(v) for v in program.outvars]
 
-    def _equation(self, eqn: Any, operands: Sequence[Reach], place: tuple[int, ...]) -> Reach:
+    def _equation(self, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
         made = NOWHERE.union(*operands)
-        if eqn.primitive.name in COMPARISONS:
-            self._compare(*operands)
-        number = equation_number(eqn)
-        if number in self.numbers and eqn.primitive.name in SHAPE_DEPENDENT:
-            made |= {(number, place)}
-        bodies = _compat.bodies(eqn)
-        before = None
-        while bodies and made != before:  # what one turn makes, the next may read
-            before = made
-            for k, body in enumerate(bodies):
-                inner = Program(jaxpr=body.jaxpr)
-                made = made.union(*self.run(inner, [made] * len(inner.invars), (*place, k)))
-        return made
+        results = self._turns(eqn, operands, place) if _compat.bodies(eqn) else [made] * len(eqn.outvars)
+        if eqn.primitive.name in SHAPE_DEPENDENT:
+            number = equation_number(eqn)
+            name = place if number is None else number
+            if self.numbers is None or name in self.numbers:
+                own = frozenset(((name, place),))
+                return [frozenset((Array((*place, k), own | _places(reach)),)) for k, reach in enumerate(results)]
+        return results
 
-    def _loop(self, loop: Loop, operands: Sequence[Reach], place: tuple[int, ...]) -> list[Reach]:
+    def _turns(self, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
+        """What the results of the user's control flow are made of: what its turns make of what they are given."""
+        turns, every = _compat.turns(eqn), range(len(eqn.outvars))
+        taken = {p for turn in turns for p in turn.takes}
+        chosen_by = NOWHERE.union(*(reach for p, reach in enumerate(operands) if p not in taken))
+        given, before, results = list(operands), list[Reach](), [chosen_by for _ in every]
+        while given != before:  # what one turn makes, the next may read
+            before = list(given)
+            for k, turn in enumerate(turns):
+                there, takes = (*place, k), [_places(before[p]) for p in turn.takes]
+                inner = [frozenset((Array((*there, -1 - j), at),)) if at else NOWHERE for j, at in enumerate(takes)]
+                made = self.run(Program(jaxpr=turn.body.jaxpr), inner, there)
+                for reach, becomes, gives in zip(map(_other_turn, made), turn.becomes, turn.gives, strict=True):
+                    if becomes is not None:
+                        reach = given[becomes] = given[becomes] | reach
+                    for result in every if gives is None else (gives,):
+                        results[result] |= reach
+        return results
+
+    def _loop(self, loop: Loop, operands: Sequence[Reach], place: Place) -> list[Reach]:
         """What a chunk loop's results are made of; the remainder computes the same in the same place."""
         body = loop.body
         given = {v: operands[k] for v, k, _ in loop.inputs(body)}
@@ -154,17 +191,15 @@ class _Walk:
                 return results
             given.update(grown)
 
-    def _compare(self, left: Reach, right: Reach) -> None:
-        for number in {n for n, _ in left} & {n for n, _ in right}:
-            if len({place for n, place in left | right if n == number}) > 1:
-                self.holds = False
+    def _compare(self, left: Reach, right: Reach, place: Place, source: str) -> None:
+        known, _ = self.compared.get(place, (frozenset[Name](), source))
+        shared = {name for name, _ in _places(left)} & {name for name, _ in _places(right)}
+        self.compared[place] = (known | shared, source)
+        both = left | right
+        for name in shared:
+            if len({array.key for array in both if any(name == n for n, _ in array.places)}) > 1:
+                self.holds &= len({at for n, at in _places(both) if n == name}) == 1
 
 
-def _numbers(eqn: Any) -> Iterator[int]:
-    """The number of an equation, and those of what it runs."""
-    number = equation_number(eqn)
-    if number is not None:
-        yield number
-    for body in _compat.bodies(eqn):
-        for inner in body.jaxpr.eqns:
-            yield from _numbers(inner)
+def _is_inexact(v: Any) -> bool:
+    return np.issubdtype(getattr(v.aval, "dtype", np.int32), np.inexact)

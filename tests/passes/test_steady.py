@@ -80,6 +80,49 @@ def test_some_of_what_is_not_offered_would_have_a_wrong_gradient():
     assert any(map(is_wrong, refused))
 
 
+def test_a_comparison_inside_a_loop_of_the_users_is_followed():
+    def mapped(xs, y):
+        return jax.lax.map(lambda x: largest_shares(x, y), xs)
+
+    x, y = arguments()
+    values = np.stack([x, x + 1]), y
+    made = space(mapped, values, share=0.1)
+    want = in_float64(mapped, values)
+    steady = made.steady(made.root)
+    assert "test_steady.py" in steady.source
+    wrong = 0
+    for _, program in split_twice(made):
+        (got,) = jax.jit(emit(program, EXPANSIONS))(*values)
+        if np.max(np.abs(got - want)) > 1e-3 * np.abs(want).max():
+            wrong += 1
+            assert not steady.holds(program)
+    assert wrong
+
+
+def test_what_a_turn_of_a_loop_is_given_may_come_from_two_places():
+    """Backwards the network is computed again from states that were saved: where it starts is not where it went on."""
+
+    def gradient(xs, weights):
+        def largest(weights):
+            def step(state, x):
+                return jnp.maximum(state @ weights + x, 0), None
+
+            last, _ = jax.lax.scan(step, jnp.zeros_like(xs[0]), xs)
+            return jnp.max(last)
+
+        return jax.grad(largest)(weights)
+
+    generator = np.random.default_rng(0)
+    xs = generator.standard_normal((64, 128, 16), dtype=np.float32)
+    weights = 0.2 * generator.standard_normal((16, 16), dtype=np.float32)
+    plain = exla.jit(gradient, records="off").plan(xs, weights).compiled_bytes
+    limit = xs.nbytes + (plain - xs.nbytes) // 3
+    f = exla.jit(gradient, memory_limit=limit, records="off")
+    assert f.plan(xs, weights).decisions
+    want = in_float64(gradient, (xs, weights))
+    np.testing.assert_allclose(f(xs, weights), want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
 def end_of_scan(x, y):
     """The gradient of the largest of what a long scan ends with; backwards the scan is computed again in chunks."""
 
