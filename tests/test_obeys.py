@@ -102,3 +102,20 @@ def test_a_refusal_never_blames_exlas_own_loops():
     with pytest.raises(exla.MemoryLimitError) as caught:
         exla.jit(triangles, memory_limit="100KiB")(np.ones((300, 8), np.float32))
     assert "exla_split" not in str(caught.value) and "unknown line" not in str(caught.value)
+
+
+def test_a_looser_limit_than_one_that_is_met_is_met():
+    """The gradient of a Hausdorff distance: small minima that stay whole tie its loops to the whole matrix."""
+
+    def distance(x, y):
+        between = jnp.sqrt(jnp.sum((x[:, None] - y[None]) ** 2, axis=-1))
+        return jnp.maximum(between.min(axis=1).max(), between.min(axis=0).max())
+
+    n = 300
+    points = [np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k in range(2)]
+    gradient = jax.grad(distance, argnums=(0, 1))
+    for limit in (int(share * 8 * n * n) for share in (1.1, 1.3, 1.5)):
+        f = exla.jit(gradient, memory_limit=limit, records="off")
+        assert f.plan(*points).compiled_bytes <= limit
+        for got, want in zip(f(*points), gradient(*points), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

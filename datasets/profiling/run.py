@@ -278,7 +278,8 @@ def _worker(
 ) -> tuple[str, list[Any] | None, str]:
     """Run one process to its end: how it ended, the decisions that it was at, and what it said last."""
     command = [sys.executable, "-m", "exla.datasets.profiling.worker", str(job), str(records)]
-    variables = {**os.environ, "EXLA_RECORDS": "off", **(environment or {})}
+    # A filtered traceback ends with a note on filtering, and not with the error.
+    variables = {**os.environ, "EXLA_RECORDS": "off", "JAX_TRACEBACK_FILTERING": "off", **(environment or {})}
     if not campaign.target.startswith("gpu"):
         variables["JAX_PLATFORMS"] = "cpu"
     heard: queue.Queue[str | None] = queue.Queue()

@@ -107,11 +107,13 @@ class Goal:
       bytes: what its projected peak may be, arguments included.
       most_chunk_bytes: the paper's tensor_split_size: working set that no chunk may exceed, or None.
       most_value_bytes: the paper's tensor_size_threshold: values above it are split although they fit, or None.
+      finest: whether regions grow over all values, however small, that are then cut along with the big ones.
     """
 
     bytes: int
     most_chunk_bytes: int | None = None
     most_value_bytes: int | None = None
+    finest: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +243,7 @@ class Space:
         largest = max((value_bytes(h.var) for h in unfused.held), default=0)
         room = max(goal.bytes - parent.peak.arguments_bytes - parent.peak.outputs_bytes, 1)
         most = min(largest // 2, goal.most_value_bytes or largest)
-        small = sorted({max(min(room // 64, most), 1), max(min(room // 8, most), 1)})
+        small = sorted({1 if goal.finest else max(min(room // share, most), 1) for share in (64, 8)})
         held = unfused.held if not parent.seeds else (*parent.peak.held, *unfused.held)
         key = (parent.decisions, tuple(small))
         if key not in self._offered:

@@ -10,16 +10,18 @@ tightened by as much.
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import replace
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
 
 from exla.search.space import Candidate, Goal
 from exla.search.strategies.off import worth_compiling
 from exla.search.strategy import Outcome, SearchSpace, Steps, each, starts, strategy
 
 MOST_COMPILES = 8
-HOPELESS = 3
-"""After so many candidates in a row that come no nearer to the limit, the search gives up."""
+HOPELESS, HOPELESS_FINER = 3, 1
+"""After so many candidates in a row that come no nearer to the limit, the search gives up; where it cuts finer, too."""
 FAR, NEARER = 1.25, 0.95
 """What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried."""
 
@@ -33,13 +35,42 @@ def analytic(space: SearchSpace, generator: random.Random) -> Steps:
 
 
 def descend(space: SearchSpace, start: Candidate) -> Steps:
-    """The best by prediction from one start; the goal is tightened by the compiler's word.
+    """The best by prediction from one start; where none obeys, the best of what is cut finer.
+
+    A small value that stays whole may tie a loop to the big ones that it is made of.
+    """
+    tried = _Tried()
+    if not (yield from _descend(space, start, space.goal, tried, HOPELESS)):
+        yield from _descend(space, start, replace(space.goal, finest=True), tried, HOPELESS_FINER)
+
+
+@dataclass(kw_only=True)
+class _Tried:
+    """What was compiled from one start.
+
+    Attributes:
+      seen: what the candidates lead to.
+      projected: the smallest projected peak.
+      smallest: the smallest peak so far, after each.
+    """
+
+    seen: set[tuple[str, int, float]] = field(default_factory=set)
+    projected: float = math.inf
+    smallest: list[int] = field(default_factory=list)
+
+    def is_far(self, space: SearchSpace, candidate: Candidate) -> bool:
+        """Whether a candidate is projected above the limit, and no nearer to it than those that were tried."""
+        return not space.is_met(candidate) and candidate.peak.bytes > NEARER * self.projected
+
+
+def _descend(
+    space: SearchSpace, start: Candidate, goal: Goal, tried: _Tried, hopeless: int
+) -> Generator[Candidate, Outcome, bool]:
+    """Ask for one candidate after another until one obeys; the goal is tightened by the compiler's word.
 
     What was ranked for the goal before is asked first, as far as it is within the new one.
     """
-    goal = space.goal
-    seen: set[tuple[str, int, float]] = set()
-    smallest: list[int] = []
+    seen, smallest = tried.seen, tried.smallest
     ranked: list[Candidate] = []
     last: Candidate | None = None
     for _ in range(MOST_COMPILES):
@@ -47,21 +78,23 @@ def descend(space: SearchSpace, start: Candidate) -> Steps:
         if not found:
             ranked = space.ranked(start, goal)
             found = [c for c in ranked if c.outcome not in seen]
-        if not found or _is_hopeless(space, found[0], last):
-            return
+        if not found or _is_hopeless(space, found[0], last) or (goal.finest and tried.is_far(space, found[0])):
+            return False
         first = last = found[0]
         seen.add(first.outcome)
+        tried.projected = min(tried.projected, first.peak.bytes)
         outcome = yield first
         if outcome.status == "ok":
             yield from each(found[1:])  # for a driver that measures
-            return
+            return True
         if outcome.status == "barred":
             ranked = []
             continue
         smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
-        if len(smallest) > HOPELESS and smallest[-1] > NEARER * smallest[-1 - HOPELESS]:
-            return
+        if len(smallest) > hopeless and smallest[-1] > NEARER * smallest[-1 - hopeless]:
+            return False
         goal = tightened(goal, first, outcome, space.goal.bytes)
+    return False
 
 
 def _is_hopeless(space: SearchSpace, candidate: Candidate, last: Candidate | None) -> bool:
