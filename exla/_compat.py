@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from jax._src.lib import _jax, xla_client
 from jax.extend import core as jex_core
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import ad, batching, mlir
+
+from exla.errors import ReplayMiss
 
 source_info_util.register_exclusion(str(Path(__file__).parent))  # the user's line is never one of exla's
 
@@ -116,8 +119,9 @@ CONTROL_FLOW = {
     "while": ("cond_jaxpr", "body_jaxpr"),
     "cond": ("branches",),
     "exla_unless": ("otherwise",),
+    "shard_map": ("jaxpr",),
 }
-"""Primitive name -> the parameters that hold the closed jaxprs of its bodies."""
+"""Primitive name -> the parameters that hold the jaxprs of its bodies."""
 
 
 def bodies(eqn: Any) -> list[Any]:
@@ -128,10 +132,12 @@ def bodies(eqn: Any) -> list[Any]:
 def bodies_of(primitive: str, params: Any) -> list[Any]:
     """`bodies` of an equation of which only the primitive's name and the parameters are at hand."""
     found: list[Any] = []
+    if primitive == "shard_map" and params["check_vma"]:
+        return found  # types of values say what they vary over, which passes do not know
     for key in CONTROL_FLOW.get(primitive, ()):
         value = params[key]
         found += value if isinstance(value, (tuple, list)) else [value]
-    return found
+    return [close(body) if isinstance(body, Jaxpr) else body for body in found]
 
 
 def with_bodies(eqn: Any, changed: Sequence[Any]) -> dict[str, Any]:
@@ -146,7 +152,109 @@ def body_params(primitive: str, params: Any, changed: Sequence[Any]) -> dict[str
     for key in CONTROL_FLOW[primitive]:
         count = len(params[key]) if isinstance(params[key], (tuple, list)) else 0
         found[key] = tuple(rest.pop(0) for _ in range(count)) if count else rest.pop(0)
+        if isinstance(params[key], Jaxpr):
+            (body,) = changed
+            if body.consts:
+                raise ReplayMiss(f"a body of `{primitive}` takes no constants")
+            found[key] = body.jaxpr
     return found
+
+
+KNOW_VARYING = frozenset(
+    {
+        *("all_gather_invariant", "all_gather_reduced", "all_gather_reduced_start", "pcast", "preduced", "shard_map"),
+        *("reduced_vary_cast", "reduced_vary_cast_p", "unreduced_pmax", "unreduced_pmin", "unreduced_psum"),
+        *("unreduced_psum_start", "unreduced_reduce_scatter", "unreduced_reduce_scatter_start", "vary_unreduced_cast"),
+        *("vary_unreduced_cast_p", "psum_invariant_start", "psum_start"),
+    }
+)
+"""Primitives that ask which mesh axes a value varies over, or may."""
+
+
+def shares(eqn: Any) -> int:
+    """Among how many devices an equation shares out what its body computes; 1 where it does not."""
+    if eqn.primitive.name != "shard_map":
+        return 1
+    return math.prod(eqn.params["mesh"].shape[name] for name in eqn.params["newly_manual_axes"])
+
+
+def devices_of(eqn: Any) -> int:
+    """How many devices an equation says that the program runs on; 1 where it does not say."""
+    return eqn.params["mesh"].size if eqn.primitive.name == "shard_map" else 1
+
+
+@contextlib.contextmanager
+def axes_inside(eqn: Any) -> Iterator[None]:
+    """Let collectives in the body of a shard_map be traced by themselves; every other equation changes nothing."""
+    if eqn.primitive.name != "shard_map":
+        yield
+        return
+    names = eqn.params["newly_manual_axes"]
+    with core.extend_axis_env_nd([(k, size) for k, size in eqn.params["mesh"].shape.items() if k in names]):
+        yield
+
+
+def exchanges(eqn: Any) -> bool:
+    """Whether devices exchange data for an equation, inside what it runs too."""
+    return eqn.primitive.name != "axis_index" and any(isinstance(e, core.NamedAxisEffect) for e in eqn.effects)
+
+
+def one_for_each_shard(eqn: Any) -> Any:
+    """How values are shared out of which every device of a shard_map holds one, along their first axis."""
+    return jax.sharding.PartitionSpec(
+        tuple(n for n in eqn.params["mesh"].axis_names if n in eqn.params["newly_manual_axes"])
+    )
+
+
+def can_forget_varying(eqn: Any) -> bool:
+    """Whether a shard_map can be traced again without types that say what values vary over: nothing else knows it."""
+    auto = jax.sharding.AxisType.Auto
+    if eqn.primitive.name != "shard_map" or any(kind != auto for kind in eqn.params["mesh"].axis_types):
+        return False
+    jaxprs = [eqn.params["jaxpr"]]
+    while jaxprs:
+        for inner in jaxprs.pop().eqns:
+            if inner.primitive.name in KNOW_VARYING:
+                return False
+            jaxprs += inner_jaxprs(inner)
+    return True
+
+
+def without_varying(eqn: Any, operands: Sequence[Any]) -> list[Any] | None:
+    """Evaluate an equation that says what a value varies over where that is not asked; None for every other one."""
+    if eqn.primitive.name == "pvary":
+        return list(operands)
+    if eqn.primitive.name == "psum_invariant":
+        return [jax.lax.psum(x, eqn.params["axes"]) for x in operands]
+    return None
+
+
+def map_over_shards(
+    eqn: Any,
+    operands: Sequence[Any],
+    run: Callable[..., list[Any]],
+    in_specs: Sequence[Any] | None = None,
+    out_specs: Sequence[Any] | None = None,
+) -> list[Any]:
+    """Evaluate a shard_map with another function of the shards, without checking what its results vary over.
+
+    Args:
+      eqn: the equation.
+      operands: what is shared out.
+      run: from the shards to those of the results.
+      in_specs: how the operands are shared out, where it is not as before.
+      out_specs: likewise the results.
+    """
+    with equation_context(eqn):
+        mapped = jax.shard_map(
+            lambda *shards: tuple(run(*shards)),
+            mesh=eqn.params["mesh"],
+            in_specs=tuple(eqn.params["in_specs"] if in_specs is None else in_specs),
+            out_specs=tuple(eqn.params["out_specs"] if out_specs is None else out_specs),
+            axis_names=eqn.params["newly_manual_axes"],
+            check_vma=False,
+        )
+        return list(mapped(*operands))
 
 
 def scan_counts(params: Any, operands: int) -> tuple[int, int]:

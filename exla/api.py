@@ -219,14 +219,15 @@ class JitFunction:
         infos = jax.tree.leaves(traced.args_info)
         out_tree = jax.tree.structure(traced.out_info)
         place = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
+        program = read(traced.jaxpr, target.platform)
         call = Call(
-            program=read(traced.jaxpr, target.platform),
+            program=program,
             compile_plain=lambda: target.finish(traced.lower(), {}),
             donated=tuple(k for k, info in enumerate(infos) if info.donated),
             compiler_options=self._jit_arguments.get("compiler_options") or {},
             arguments=place.arguments if place.devices else None,
             results=place.results if place.devices else None,
-            devices=max(len(place.devices), 1),
+            devices=max(len(place.devices), *map(_compat.devices_of, program.eqns), 1),
             spread=place.spread,
             shrink=lambda change: self._shrunk(change, leaves, args, kwargs, target.platform),
         )

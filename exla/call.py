@@ -28,6 +28,7 @@ from exla.errors import ExlaWarning
 from exla.ir.emit import emit
 from exla.ir.memory import Storing, project
 from exla.ir.program import Program, as_struct, canonical
+from exla.ir.shards import join_shards
 from exla.observe import Made, announce
 from exla.options import Options
 from exla.passes.unless import EXPANSIONS
@@ -82,7 +83,7 @@ def trace(fn: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
 def read(closed: Any, platform: str | None = None) -> Program:
     """The canonical program of a closed jaxpr; as it was traced where it cannot be made canonical."""
     with tolerate("reading the program"):
-        return canonical(closed, platform)
+        return join_shards(canonical(closed, platform))
     return Program(jaxpr=_compat.constants_as_inputs(closed.jaxpr), consts=tuple(closed.consts))
 
 

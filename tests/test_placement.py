@@ -1,4 +1,4 @@
-"""Where calls run: the tests of `on_eight_devices.py`, in a process that has eight."""
+"""Where calls run: `on_eight_devices.py` and `mapped_over_eight_devices.py`, in a process that has eight."""
 
 import os
 import subprocess
@@ -7,14 +7,26 @@ from pathlib import Path
 
 import pytest
 
-CASES = Path(__file__).with_name("on_eight_devices.py")
+ON, MAPPED = "on_eight_devices.py", "mapped_over_eight_devices.py"
 
 
-@pytest.mark.parametrize("which", ["not sweep", pytest.param("sweep", marks=pytest.mark.sweep)])
-def test_on_eight_devices(which):
+@pytest.mark.parametrize(
+    ("cases", "which"), [(ON, "not sweep"), pytest.param(ON, "sweep", marks=pytest.mark.sweep), (MAPPED, "not sweep")]
+)
+def test_on_eight_devices(cases, which):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     child = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, str(CASES)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            which,
+            str(Path(__file__).with_name(cases)),
+        ],
         env={**os.environ, "XLA_FLAGS": flags},
         capture_output=True,
         text=True,

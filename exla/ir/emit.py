@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from exla import _compat
-from exla.ir.program import Program, evaluate, retrace
+from exla.ir.program import Program, evaluate, interpret
 
 Expansion = Callable[..., list[Any]]
 
@@ -33,9 +33,8 @@ def emit(program: Program, expand: dict[str, Expansion]) -> Callable[..., list[A
         expansion = expand.get(eqn.primitive.name)
         if expansion is not None:
             return expansion(eqn, operands, run_program)
-        bodies = _compat.bodies(eqn)
-        if any(_needs_expansion(body.jaxpr, expand) for body in bodies):
-            return _compat.bind(eqn, *operands, **_compat.with_bodies(eqn, [retrace(body, step) for body in bodies]))
+        if any(_needs_expansion(body.jaxpr, expand) for body in _compat.bodies(eqn)):
+            return interpret(eqn, operands, step)
         return _compat.bind(eqn, *operands)
 
     def run(*values: Any) -> list[Any]:

@@ -233,6 +233,8 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     if not peaks:
         return None
     which, largest = max(enumerate(peaks), key=lambda pair: pair[1].temporary_bytes)
+    shares = _compat.shares(eqn)  # each of so many devices has one
+    largest = replace(largest, bytes=largest.bytes * shares, arguments_bytes=largest.arguments_bytes * shares)
     carried = sum(value_bytes(v) for v in eqn.outvars)
     if eqn.primitive.name in VIEWS:  # `exla_unless`: its results are there already, and what it holds is cut with them
         return replace(largest, bytes=max(largest.temporary_bytes - carried, 0), arguments_bytes=0, held=())

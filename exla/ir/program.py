@@ -212,6 +212,18 @@ def retrace(closed: Any, step: Callable[[Any, list[Any]], list[Any]]) -> Any:
     return jax.make_jaxpr(run)(*(as_struct(v.aval) for v in closed.jaxpr.invars))
 
 
+def interpret(
+    eqn: Any, operands: Sequence[Any], step: Callable[[Any, list[Any]], list[Any]], source: Any = None
+) -> list[Any]:
+    """Evaluate a control-flow equation whose bodies are interpreted with `step`; `source` replaces its source line."""
+    bodies = _compat.bodies(eqn)
+    if eqn.primitive.name == "shard_map":
+        with _compat.equation_context(eqn, source):
+            return _compat.map_over_shards(eqn, operands, lambda *shards: evaluate(bodies[0].jaxpr, shards, step))
+    changed = _compat.with_bodies(eqn, [retrace(body, step) for body in bodies])
+    return _compat.bind(eqn, *operands, source=source, **changed)
+
+
 def live_equations(program: Program) -> set[int]:
     """Positions of the equations that an output or an effect needs."""
     needed = {v for v in program.outvars if not isinstance(v, Literal)}
@@ -251,8 +263,16 @@ def evaluate(
     return [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
 
 
-def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "cpu") -> list[Any]:
-    """Evaluate one equation, calls flattened and spellings made canonical; `source` replaces its source line."""
+def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "cpu", varies: bool = True) -> list[Any]:
+    """Evaluate one equation, calls flattened and spellings made canonical.
+
+    Args:
+      eqn: the equation.
+      operands: its operands.
+      source: replaces its source line, where it is not None.
+      platform: JAX's name of what it will run on.
+      varies: whether types say which axes of a mesh values vary over.
+    """
     called = _compat.called_jaxpr(eqn)
     if called is not None:
         jaxpr, consts, positions = called
@@ -260,8 +280,8 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
             source = eqn.source_info
         with _compat.equation_context(eqn, source):
             values = [*consts, *(operands[k] for k in positions)]
-            return evaluate(jaxpr, values, functools.partial(_inline, source=source, platform=platform))
-    inline = functools.partial(_inline, source=source, platform=platform)
+            return evaluate(jaxpr, values, functools.partial(_inline, source=source, platform=platform, varies=varies))
+    inline = functools.partial(_inline, source=source, platform=platform, varies=varies)
     branch = _compat.platform_branch(eqn, platform)
     if branch is not None:
         with _compat.equation_context(eqn, source):
@@ -271,10 +291,14 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
             return [jax.lax.square(operands[0])]
     if eqn.primitive.name == "stop_gradient":
         return operands
-    bodies = _compat.bodies(eqn)
-    if bodies:
-        flat = [retrace(body, inline) for body in bodies]
-        return _compat.bind(eqn, *operands, source=source, **_compat.with_bodies(eqn, flat))
+    if not varies and (said := _compat.without_varying(eqn, operands)) is not None:
+        return said
+    if _compat.can_forget_varying(eqn):
+        inside = functools.partial(inline, varies=False)
+        with _compat.equation_context(eqn, source):
+            return _compat.map_over_shards(eqn, operands, lambda *shards: evaluate(eqn.params["jaxpr"], shards, inside))
+    if _compat.bodies(eqn):
+        return interpret(eqn, operands, inline, source)
     is_shape_change = eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None
     if is_shape_change and np.shape(operands[0]) == tuple(eqn.outvars[0].aval.shape):
         return operands

@@ -62,7 +62,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Sink:
-    """Compute a big value inside the control flow that reads it, on every turn.
+    """Compute a big value inside the control flow that reads it, on every turn, or again in the `shard_map` that does.
 
     Attributes:
       path: as of a split.

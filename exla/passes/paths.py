@@ -53,7 +53,8 @@ def at_path(program: Program, path: Path, change: Callable[[Program, bool], Prog
         inner = body_program(bodies[which]) if 0 <= which < len(bodies) else None
         if inner is None:
             raise ReplayMiss(f"equation {position} has no body {which} that can be split")
-        bodies[which] = _closed(at_path(inner, rest, change, is_tail))
+        with _compat.axes_inside(eqn):
+            bodies[which] = _closed(at_path(inner, rest, change, is_tail))
         params = _compat.with_bodies(eqn, bodies)
     eqns = list(program.eqns)
     eqns[position] = eqn.replace(params=params)

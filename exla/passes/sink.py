@@ -5,6 +5,9 @@
 By itself that saves nothing. But inside the body the value can be split with what reads it, and then it never exists
 whole: the matrix of a Sinkhorn iteration or of a conjugate-gradient solve is recomputed chunk by chunk. It is chosen
 where nothing cheaper obeys the limit, since each turn pays for it again.
+
+Of two `shard_map`s, forward and backward, the second reads what the first hands on. It can compute that again, all but
+what the devices exchange for it, and then cut it with what reads it (`exla.ir.shards`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Held
 from exla.ir.program import Program, as_struct, evaluate, live_equations, value_bytes
+from exla.ir.shards import compute_again, hands_on_to
 from exla.passes.decisions import Sink
 from exla.passes.paths import at_site
 
@@ -39,7 +43,9 @@ def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
         if item.bytes <= small_bytes or item.var not in program.producers:
             continue
         for position, k in program.consumers.get(item.var, ()):
-            if k in _compat.constants_of_bodies(program.eqns[position]) and _chain(program, item.var, small_bytes):
+            again = program.producers[item.var] in hands_on_to(program, position)
+            constant = k in _compat.constants_of_bodies(program.eqns[position])
+            if again or (constant and _chain(program, item.var, small_bytes)):
                 yield Sink(path=item.path, site=program.site(position), operand=k, small_bytes=small_bytes)
 
 
@@ -61,6 +67,8 @@ def apply_sink(program: Program, decision: Sink) -> Program:
 
 def _sink(program: Program, position: int, decision: Sink) -> Program:
     eqn = program.eqns[position]
+    if eqn.primitive.name == "shard_map":
+        return _again(program, position, decision)
     if decision.operand not in _compat.constants_of_bodies(eqn):
         raise ReplayMiss(f"{decision}: it is not a constant of the loop")
     var = eqn.invars[decision.operand]
@@ -97,6 +105,16 @@ def _sink(program: Program, position: int, decision: Sink) -> Program:
     return check(
         Program(jaxpr=changed.jaxpr.replace(eqns=[e for i, e in enumerate(eqns) if i in live]), consts=program.consts)
     )
+
+
+def _again(program: Program, position: int, decision: Sink) -> Program:
+    """A shard map computes for itself all that another one hands on to it, the operand among it."""
+    operands = program.eqns[position].invars
+    var = operands[decision.operand] if 0 <= decision.operand < len(operands) else None
+    made_at = None if var is None or isinstance(var, Literal) else program.producers.get(var)
+    if made_at not in hands_on_to(program, position):
+        raise ReplayMiss(f"{decision}: no shard map before it hands that on")
+    return check(compute_again(program, made_at, position))
 
 
 def _chain(program: Program, var: Any, small_bytes: int) -> list[int]:

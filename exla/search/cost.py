@@ -126,7 +126,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if name in SCATTERS:
         return sum(_elements(v) for v in eqn.invars[1:]) / machine.scatters + machine.kernel_s
     bodies = [predict_s(Program(jaxpr=j), machine) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
-    if bodies and name in ("scan", "while", "cond"):
+    if bodies and name in ("scan", "while", "cond", "shard_map"):
         return int(eqn.params.get("length", 1)) * sum(bodies)
     return (made + read) / machine.elements + machine.kernel_s
 

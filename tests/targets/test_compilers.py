@@ -110,6 +110,28 @@ def test_four_tpus_share_a_program_and_exchange_no_more_than_before():
     assert found.total <= before.total and found.in_loops == 0
 
 
+def test_what_is_mapped_over_four_tpus_is_split_on_each():
+    name = compiler_of("tpu:v5e")
+    mesh = Mesh(np.array(topology(TARGETS.get(name).facts).devices), ("i",))
+
+    def share(q, k, v):
+        k, v = (jax.lax.all_gather(t, "i", tiled=True) for t in (k, v))
+        return jax.nn.softmax(q @ k.T / 8, axis=-1) @ v
+
+    rows = PartitionSpec("i")
+    attention = jax.shard_map(share, mesh=mesh, in_specs=(rows,) * 3, out_specs=rows)
+
+    def gradient(q, k, v):
+        return jax.grad(lambda q: jnp.sum(attention(q, k, v) ** 2))(q)
+
+    structs = [jax.ShapeDtypeStruct((16384, 64), jnp.float32, sharding=NamedSharding(mesh, rows))] * 3
+    plain = jax.jit(gradient).lower(*structs).compile()
+    compiled = exla.compile(gradient, structs, target=name, memory_limit="64MiB")
+    assert counted(name, compiled) <= 64 << 20 < counted(name, plain)
+    found, before = collectives(compiled.as_text()), collectives(plain.as_text())
+    assert found.total <= before.total and found.in_loops == 0
+
+
 def test_collectives_are_counted_inside_loops_too():
     name = compiler_of("tpu:v5e")
     mesh = Mesh(np.array(topology(TARGETS.get(name).facts).devices), ("i",))

@@ -19,8 +19,11 @@ REASONS = {
         vary_unreduced_cast_p global_array_to_host_local_array host_local_array_to_global_array
     """,
     "it says where data lives": """
-        device_put inspect_sharding layout_constraint relayout reshard sharding_constraint shard_map
+        device_put inspect_sharding layout_constraint relayout reshard sharding_constraint
         with_memory_space_constraint custom_partitioning core_map pin unpin
+    """,
+    "several devices share it out, and each cuts its own share": """
+        shard_map
     """,
     "it has an effect that must happen once": """
         after_all create_token debug_callback debug_print io_callback check dce_sink log_extend log_read new_log

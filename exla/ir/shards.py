@@ -1,0 +1,207 @@
+"""Shard maps that hand values on are joined, so that what they compute is planned together.
+
+    residuals, loss = shard_map(forward)(x)                 loss, gradient = shard_map(both)(x)
+    gradient = shard_map(backward)(residuals, x)     ->
+
+Differentiating a `shard_map` makes two of it, and everything that the second needs of the first becomes a result of one
+and an argument of the other, whole. Two with the same mesh are joined where the second reads a result of the first as
+the first leaves it, and nothing outside them has to come between (`join_shards`). Where something has to, the second
+may compute again what it reads (`compute_again`): all but what the devices exchange for it, which is handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from exla import _compat
+from exla._compat import Literal
+from exla.ir.program import Program, evaluate, trace_function
+
+
+def join_shards(program: Program) -> Program:
+    """The program with every two shard maps joined that can be."""
+    while True:
+        pairs = ((i, j) for j in range(len(program.eqns)) for i in reversed(hands_on_to(program, j)))
+        pair = next((p for p in pairs if not _comes_between(program, *p)), None)
+        if pair is None:
+            return program
+        program = _joined(program, *pair)
+
+
+def hands_on_to(program: Program, second: int) -> list[int]:
+    """The shard maps before an equation that is one too, of which it reads results, all as they are left."""
+    other = program.eqns[second]
+    if not _is_known(other):
+        return []
+    read = dict(zip(other.invars, other.params["in_specs"], strict=True))
+    found = []
+    for first in sorted({program.producers[v] for v in read if not isinstance(v, Literal) and v in program.producers}):
+        one = program.eqns[first]
+        if not _is_known(one) or any(one.params[k] != other.params[k] for k in ("mesh", "newly_manual_axes")):
+            continue
+        if all(read[v] == spec for v, spec in zip(one.outvars, one.params["out_specs"], strict=True) if v in read):
+            found.append(first)
+    return found
+
+
+def _is_known(eqn: Any) -> bool:
+    return eqn.primitive.name == "shard_map" and bool(_compat.bodies(eqn))
+
+
+def _after(program: Program, first: int, last: int) -> list[int]:
+    """The equations between two that need what the first of them computes."""
+    made, found = set(program.eqns[first].outvars), list[int]()
+    for k in range(first + 1, last):
+        if not made.isdisjoint(_variables(program.eqns[k].invars)):
+            made.update(program.eqns[k].outvars)
+            found.append(k)
+    return found
+
+
+def _comes_between(program: Program, first: int, second: int) -> bool:
+    between = {v for k in _after(program, first, second) for v in program.eqns[k].outvars}
+    return not between.isdisjoint(_variables(program.eqns[second].invars))
+
+
+def _joined(program: Program, first: int, second: int) -> Program:
+    """Two shard maps made one, after all that the second needs and before all that needs the first."""
+    one, other = program.eqns[first], program.eqns[second]
+    later = _after(program, first, second)
+    kept = _wanted(program, first, second)
+    handed, own = _operands(one, other)
+
+    def both(*shards: Any) -> list[Any]:
+        made = evaluate(_body(one), shards[: len(one.invars)], _step)
+        given = _given(other, handed, made, shards[len(one.invars) :])
+        return [*(made[k] for k in kept), *evaluate(_body(other), given, _step)]
+
+    def join(of: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+        return _compat.map_over_shards(
+            one,
+            of([*one.invars, *(other.invars[k] for k in own)]),
+            both,
+            in_specs=[*one.params["in_specs"], *(other.params["in_specs"][k] for k in own)],
+            out_specs=[*(one.params["out_specs"][k] for k in kept), *other.params["out_specs"]],
+        )
+
+    sooner = [k for k in range(second) if k != first and k not in later]
+    results = [*(one.outvars[k] for k in kept), *other.outvars]
+    return _run(program, [*sooner, (join, results), *later, *range(second + 1, len(program.eqns))])
+
+
+def compute_again(program: Program, first: int, second: int) -> Program:
+    """A shard map that computes for itself what another one hands on to it.
+
+    What the devices exchange for that is exchanged once, and handed on.
+
+    Args:
+      program: the program.
+      first: the position of the other one, among `hands_on_to(program, second)`.
+      second: its own position.
+    """
+    one, other = program.eqns[first], program.eqns[second]
+    kept = _wanted(program, first, second)
+    handed, own = _operands(one, other)
+    body = _body(one)
+    spec = _compat.one_for_each_shard(one)
+    needed = _needed(body, [body.outvars[k] for k in handed.values()], exchanged=False)
+    inside = {v for eqn in needed for v in eqn.outvars} | set(body.invars)
+    read = [v for eqn in needed for v in _variables(eqn.invars)] + _variables(body.outvars[k] for k in handed.values())
+    exchanged = [v for v in dict.fromkeys(read) if v not in inside]
+    first_results = [*(body.outvars[k] for k in kept), *exchanged]
+    before = body.replace(outvars=first_results, eqns=_needed(body, first_results))
+
+    def leave(*shards: Any) -> list[Any]:
+        made = evaluate(before, shards, _step)
+        return [*made[: len(kept)], *(x[None] for x in made[len(kept) :])]
+
+    def again(*shards: Any) -> list[Any]:
+        count = len(one.invars)
+        mine, brought, rest = shards[:count], shards[count : count + len(exchanged)], shards[count + len(exchanged) :]
+        outvars = [body.outvars[k] for k in handed.values()]
+        inner = body.replace(invars=[*body.invars, *exchanged], outvars=outvars, eqns=needed)
+        found = evaluate(inner, [*mine, *(x[0] for x in brought)], _step)
+        made = dict(zip(handed.values(), found, strict=True))
+        return evaluate(_body(other), _given(other, handed, made, rest), _step)
+
+    brought: list[Any] = []
+
+    def run_first(of: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+        specs = [*(one.params["out_specs"][k] for k in kept), *(spec for _ in exchanged)]
+        results = _compat.map_over_shards(one, of(one.invars), leave, out_specs=specs)
+        brought[:] = results[len(kept) :]
+        return results[: len(kept)]
+
+    def run_second(of: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+        operands = [*of(one.invars), *brought, *of([other.invars[k] for k in own])]
+        specs = [*one.params["in_specs"], *(spec for _ in exchanged), *(other.params["in_specs"][k] for k in own)]
+        return _compat.map_over_shards(other, operands, again, in_specs=specs)
+
+    steps = list[Any](range(len(program.eqns)))
+    steps[first] = (run_first, [one.outvars[k] for k in kept])
+    steps[second] = (run_second, list(other.outvars))
+    return _run(program, steps if kept or exchanged else [*steps[:first], *steps[first + 1 :]])
+
+
+def _wanted(program: Program, first: int, second: int) -> list[int]:
+    """Which results of a shard map are read by others than the second."""
+    outside = [v for k, eqn in enumerate(program.eqns) if k != second for v in _variables(eqn.invars)]
+    wanted = {*outside, *_variables(program.outvars)}
+    return [k for k, v in enumerate(program.eqns[first].outvars) if v in wanted]
+
+
+def _operands(one: Any, other: Any) -> tuple[dict[Any, int], list[int]]:
+    """(value that is handed on -> which result of the first it is, positions of the second's other operands)."""
+    read = set(_variables(other.invars))
+    handed = {v: k for k, v in enumerate(one.outvars) if v in read}
+    return handed, [k for k, v in enumerate(other.invars) if isinstance(v, Literal) or v not in handed]
+
+
+def _given(other: Any, handed: dict[Any, int], made: Any, rest: Sequence[Any]) -> list[Any]:
+    """The shards of the second's operands, from what the first has made and those of the other operands."""
+    left = iter(rest)
+    return [next(left) if isinstance(v, Literal) or v not in handed else made[handed[v]] for v in other.invars]
+
+
+def _needed(body: Any, results: Sequence[Any], exchanged: bool = True) -> list[Any]:
+    """The equations that some values are made by; those that exchange data, and what they need, only if asked for."""
+    wanted, found = set(_variables(results)), list[Any]()
+    for eqn in reversed(body.eqns):
+        if not wanted.isdisjoint(eqn.outvars) and (exchanged or not _compat.exchanges(eqn)):
+            wanted.update(_variables(eqn.invars))
+            found.append(eqn)
+    return found[::-1]
+
+
+def _run(program: Program, steps: Sequence[Any]) -> Program:
+    """The program whose equations are some of another's, by position, and others, each with the values it makes."""
+
+    def run(*values: Any) -> list[Any]:
+        known = dict(zip(program.invars, values, strict=True))
+
+        def of(atoms: Sequence[Any]) -> list[Any]:
+            return [v.val if isinstance(v, Literal) else known[v] for v in atoms]
+
+        for step in steps:
+            if isinstance(step, int):
+                eqn = program.eqns[step]
+                known.update(zip(eqn.outvars, _step(eqn, of(eqn.invars)), strict=True))
+            else:
+                evaluate_step, results = step
+                known.update(zip(results, evaluate_step(of), strict=True))
+        return of(program.outvars)
+
+    return trace_function(run, [v.aval for v in program.invars], program.consts)
+
+
+def _variables(atoms: Iterable[Any]) -> list[Any]:
+    return [v for v in atoms if not isinstance(v, Literal)]
+
+
+def _body(eqn: Any) -> Any:
+    return _compat.bodies(eqn)[0].jaxpr
+
+
+def _step(eqn: Any, operands: list[Any]) -> list[Any]:
+    return _compat.bind(eqn, *operands)
