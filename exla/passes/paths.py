@@ -55,6 +55,8 @@ def at_path(program: Program, path: Path, change: Callable[[Program, bool], Prog
             raise ReplayMiss(f"equation {position} has no body {which} that can be split")
         with _compat.axes_inside(eqn):
             bodies[which] = _closed(at_path(inner, rest, change, is_tail))
+        if bodies[which].consts and eqn.primitive.name == "shard_map":
+            raise ReplayMiss(f"the body of equation {position} can hold no constants")
         params = _compat.with_bodies(eqn, bodies)
     eqns = list(program.eqns)
     eqns[position] = eqn.replace(params=params)

@@ -20,14 +20,12 @@ random. Nothing is compiled here: a candidate that the compiler's figure puts ov
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from exla.errors import ReplayMiss
 from exla.ir.memory import Peak, largest_bytes
 from exla.ir.program import Program, value_bytes
 from exla.ir.scopes import numbered
@@ -37,9 +35,10 @@ from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
 from exla.passes.sink import apply_sink, enumerate_sinks
-from exla.passes.split.chunks import grid, tidy
+from exla.passes.split.chunks import grid
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
 from exla.passes.steady import Steady
+from exla.search import moves
 from exla.search.beam import rank
 from exla.search.cost import predict_s, projected
 from exla.search.rewriting import rewrite, source_of
@@ -55,10 +54,6 @@ DEPTH = 2
 """How many splits one after another `Space.all` and the random walks go; strategies may go further."""
 RATIO = 2
 """Chunk sizes that are tried grow by this factor."""
-WALKS = 4
-"""Random walks among which a sample is drawn, by weight."""
-TRIES = 64
-"""Random walks that may end nowhere before sampling gives up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +245,7 @@ class Space:
             self._offered[key] = list(enumerate_splits(parent.program, held, growths(small, self.exact)))
         any_will_do = self.steady(parent) is None
         for seed in self._offered[key]:
-            if self._is_barred(seed) or not seed.region.least_chunk < seed.region.size:
+            if self.is_barred(seed) or not seed.region.least_chunk < seed.region.size:
                 continue
             if any_will_do or self._is_steady_when_cut(parent, seed):
                 yield seed
@@ -268,14 +263,15 @@ class Space:
 
     def _is_steady_when_cut(self, parent: Candidate, seed: Seed) -> bool:
         """Whether a split keeps that, whatever its chunks: by the smallest."""
-        made = self._cut_if_possible(parent, seed, self.chunks(seed)[0])
+        made = self.cut_if_possible(parent, seed, self.chunks(seed)[0])
         return made is not None and self.is_steady(made)
 
     def bar(self, candidate: Candidate) -> None:
         """Offer none of a candidate's splits any more."""
         self._barred.update(seed.split(0) for seed in candidate.seeds)
 
-    def _is_barred(self, seed: Seed) -> bool:
+    def is_barred(self, seed: Seed) -> bool:
+        """Whether a region is not to be split."""
         return seed.split(0) in self._barred or self.barred(seed)
 
     def learned(self, candidates: Sequence[Candidate]) -> Ranking | None:
@@ -358,7 +354,8 @@ class Space:
         return self.starts[start_of([s.decisions for s in self.starts], decisions)]
 
     @cached_property
-    def _unsplit(self) -> list[Candidate]:
+    def uncut(self) -> list[Candidate]:
+        """What splits begin with: each start, as it is and with values moved into the loops that read them."""
         return [c for start in self.starts for c in (start, *self.sunk(start))]
 
     def under(self, candidate: Candidate) -> Iterator[Candidate]:
@@ -376,7 +373,7 @@ class Space:
 
     def all(self) -> Iterator[Candidate]:
         """Every complete candidate: by start, then the largest value, then its longest axis and largest chunks."""
-        for start in self._unsplit:
+        for start in self.uncut:
             yield from self._met(start)
             for candidate in self.below(start):
                 for made in self.both(candidate):
@@ -384,7 +381,7 @@ class Space:
 
     def unsplit(self) -> Iterator[Candidate]:
         """The complete candidates without a loop, but for the program as jax.jit compiles it."""
-        for start in self._unsplit:
+        for start in self.uncut:
             yield from self._met(start)
 
     def _met(self, start: Candidate) -> Iterator[Candidate]:
@@ -400,7 +397,7 @@ class Space:
         values = list(dict.fromkeys(map(_value_of, offers)))
         for seed in sorted(offers, key=lambda s: (values.index(_value_of(s)), -s.region.size)):
             for chunk in reversed(self.chunks(seed)):
-                made = self._cut_if_possible(parent, seed, chunk)
+                made = self.cut_if_possible(parent, seed, chunk)
                 if made is None:
                     continue
                 if self.is_met(made):
@@ -408,7 +405,8 @@ class Space:
                 else:
                     yield from self.below(made, depth - 1)
 
-    def _cut_if_possible(self, parent: Candidate, seed: Seed, chunk: int) -> Candidate | None:
+    def cut_if_possible(self, parent: Candidate, seed: Seed, chunk: int) -> Candidate | None:
+        """`cut`; None where it fails, with a warning that says so."""
         with tolerate(f"trying to {seed.split(chunk)}"):
             return self.cut(parent, seed, chunk)
         return None
@@ -425,119 +423,22 @@ class Space:
         if counted < most:
             return Size(candidates=counted, exact=True)
         generator = random.Random(seed)
-        weights = [weight for _, weight in (self._walk(generator) for _ in range(walks))]
+        weights = [weight for _, weight in (moves.walk(self, generator) for _ in range(walks))]
         return Size(candidates=max(round(sum(weights) / walks), most), exact=False)
 
     # Moves
 
-    def _walk(self, generator: random.Random) -> tuple[Candidate | None, float]:
-        """A random path through the tree: the complete candidate where it ends, and how many paths there are like it.
-
-        The weights of many walks average to the number of complete candidates.
-        """
-        here, weight = generator.choice(self._unsplit), float(len(self._unsplit))
-        if self.is_met(here):
-            weight *= 2
-            if generator.random() < 0.5:
-                is_plain = not here.decisions and not any(self.option_sets)
-                return (None, 0.0) if is_plain else self._dressed(here, weight, generator)
-        for _ in range(self.depth):
-            offers = [(seed, chunk) for seed in self.offers(here) for chunk in self.chunks(seed)]
-            if not offers:
-                return None, 0.0
-            weight *= len(offers)
-            made = self._cut_if_possible(here, *generator.choice(offers))
-            if made is None:
-                return None, 0.0
-            if self.is_met(made):
-                return self._dressed(made, weight, generator)
-            here = made
-        return None, 0.0
-
-    def _dressed(self, made: Candidate, weight: float, generator: random.Random) -> tuple[Candidate, float]:
-        """A candidate under an option set drawn at random."""
-        sets = [dressed for one in self.both(made) for dressed in self.under(one)]
-        return generator.choice(sets), weight * len(sets)
-
     def sample(self, generator: random.Random) -> Candidate | None:
         """A complete candidate drawn at random: of several walks one, by how many paths there are like it."""
-        found: list[tuple[Candidate, float]] = []
-        for _ in range(TRIES):
-            candidate, weight = self._walk(generator)
-            if candidate is not None:
-                found.append((candidate, weight))
-            if len(found) == WALKS:
-                break
-        if not found:
-            return None
-        return generator.choices([c for c, _ in found], [w for _, w in found])[0]
+        return moves.sample(self, generator)
 
     def mutate(self, parent: Candidate, generator: random.Random) -> Candidate | None:
         """A complete candidate one step away: another chunk size, option set or way to grow, a split more or less."""
-        moves = [self._other_chunk, self._other_growth, self._other_options, self._one_less, self._one_more]
-        for move in generator.sample(moves, len(moves)):
-            decisions = move(parent, generator)
-            if decisions is None:
-                continue
-            made = self._complete(decisions)
-            if made is not None and made.all_decisions != parent.all_decisions:
-                return made
-        return None
+        return moves.mutate(self, parent, generator)
 
     def cross(self, one: Candidate, other: Candidate, generator: random.Random) -> Candidate | None:
         """A complete candidate with what one parent rewrites and the other splits, or with chunks between theirs."""
-        pairs = list(zip(one.splits, other.splits, strict=False))
-        between = {
-            a: replace(a, chunk=max(round(math.sqrt(a.chunk * b.chunk)), 1))
-            for a, b in pairs
-            if replace(a, chunk=b.chunk) == b
-        }
-        if between:
-            return self._complete([between.get(d, d) if isinstance(d, Split) else d for d in one.all_decisions])
-        kept = [d for d in one.decisions if not isinstance(d, Split)]
-        return self._complete([*kept, *other.splits, *(generator.choice((one, other)).options or ())])
-
-    def _complete(self, decisions: Sequence[Decision]) -> Candidate | None:
-        """The candidate of these decisions where they apply and it is within the goal."""
-        try:
-            made = self.build(decisions, anew=True)
-        except ReplayMiss:
-            return None
-        barred = any(map(self._is_barred, made.seeds))
-        return made if self.is_met(made) and not barred and (made.all_decisions or any(self.option_sets)) else None
-
-    def _other_chunk(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
-        if not parent.splits:
-            return None
-        k = generator.randrange(len(parent.splits))
-        split, region = parent.splits[k], parent.seeds[k].region
-        factor = generator.choice((1 / 4, 1 / 2, 1 / self.ratio**0.5, self.ratio**0.5, 2, 4))
-        chunk = tidy(region.size, round(split.chunk * factor), region.least_chunk, self.machine.lanes)
-        return [replace(split, chunk=chunk) if d == split else d for d in parent.all_decisions]
-
-    def _other_growth(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
-        if not parent.splits:
-            return None
-        split = generator.choice(parent.splits)
-        flags = {"again": not split.growth.again} if generator.random() < 0.5 else {"online": not split.growth.online}
-        if self.exact and "online" in flags:
-            return None
-        grown = replace(split, growth=replace(split.growth, **flags))
-        return [grown if d == split else d for d in parent.all_decisions]
-
-    def _other_options(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
-        others = [c for c in self.under(parent) if c.options != parent.options]
-        return list(generator.choice(others).all_decisions) if others else None
-
-    def _one_less(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
-        return [d for d in parent.all_decisions if d != parent.splits[-1]] if parent.splits else None
-
-    def _one_more(self, parent: Candidate, generator: random.Random) -> list[Decision] | None:
-        offers = list(self.offers(parent))
-        if len(parent.splits) >= self.depth or not offers:
-            return None
-        seed = generator.choice(offers)
-        return [*parent.decisions, seed.split(generator.choice(self.chunks(seed))), *(parent.options or ())]
+        return moves.cross(self, one, other, generator)
 
 
 def start_of(starts: Sequence[Sequence[Decision]], decisions: Sequence[Decision]) -> int:

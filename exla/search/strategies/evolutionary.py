@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 
-from exla.search.space import TRIES, Candidate
+from exla.search.moves import TRIES
+from exla.search.space import Candidate
 from exla.search.strategy import Outcome, SearchSpace, Steps, starts, strategy
 
 FIRST = 6

@@ -13,7 +13,8 @@ import random
 
 import numpy as np
 
-from exla.search.space import TRIES, Candidate
+from exla.search.moves import TRIES
+from exla.search.space import Candidate
 from exla.search.strategy import SearchSpace, Steps, starts, strategy
 
 BATCH = 4

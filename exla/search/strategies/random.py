@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random as randomness
 
-from exla.search.space import TRIES
+from exla.search.moves import TRIES
 from exla.search.strategy import SearchSpace, Steps, strategy
 
 
