@@ -152,18 +152,27 @@ class MemoryLimitError(ExlaError, MemoryError):
       smallest_peak_bytes: the smallest peak that was found.
       holders: the values that hold it, largest first.
       compared: the user's line of an equality that keeps some splits from being used; "" where there is none.
+      fixed_bytes: arguments and results, where they alone are above the limit; else 0.
     """
 
     def __init__(
-        self, *, limit_bytes: int, smallest_peak_bytes: int, holders: Sequence[Holder], compared: str = ""
+        self,
+        *,
+        limit_bytes: int,
+        smallest_peak_bytes: int,
+        holders: Sequence[Holder],
+        compared: str = "",
+        fixed_bytes: int = 0,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.smallest_peak_bytes = smallest_peak_bytes
         self.holders = tuple(holders)
         self.compared = compared
+        self.fixed_bytes = fixed_bytes
+        alone = f"Arguments and results alone take {_size(fixed_bytes)}. " if fixed_bytes else ""
         lines = [
             f"the program does not fit its memory limit of {_size(limit_bytes)}; the smallest peak found is "
-            f"{_size(smallest_peak_bytes)}. Nothing was run. What holds that peak:"
+            f"{_size(smallest_peak_bytes)}. Nothing was run. {alone}What holds that peak:"
         ]
         for holder in self.holders:
             where = f" at {holder.source}" if holder.source else ""
@@ -186,6 +195,7 @@ class MemoryLimitError(ExlaError, MemoryError):
             "smallest_peak_bytes": self.smallest_peak_bytes,
             "holders": self.holders,
             "compared": self.compared,
+            "fixed_bytes": self.fixed_bytes,
         }
         return (_remake, (fields,))
 
@@ -195,5 +205,7 @@ def _remake(fields: dict) -> MemoryLimitError:
 
 
 def _size(count: int) -> str:
+    if count < 1024:
+        return f"{count} bytes"
     unit, scale = ("MiB", 1024**2) if count >= 1024**2 else ("KiB", 1024)
     return f"{count / scale:,.1f} {unit} ({count} bytes)"

@@ -158,4 +158,6 @@ def _choice(name: str, label: str, value: Any) -> str:
     listed = ", ".join(repr(v) for v in valid)
     near = difflib.get_close_matches(str(value), valid, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
+    if name == "records" and os.sep in str(value):
+        hint = " (EXLA_RECORDS_DIR names the folder that they are in)"
     raise OptionError(f"{label}={value!r} is unknown{hint}; valid values: {listed}")

@@ -119,3 +119,10 @@ def test_a_looser_limit_than_one_that_is_met_is_met():
         assert f.plan(*points).compiled_bytes <= limit
         for got, want in zip(f(*points), gradient(*points), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_limit_below_arguments_and_results_says_what_they_take():
+    x = np.zeros((1000, 250), np.float32)
+    with pytest.raises(exla.MemoryLimitError, match=r"alone take 1\.9 MiB \(2000000 bytes\)") as caught:
+        exla.jit(lambda x: jnp.sin(x) * 2, memory_limit="1MiB", records="off")(x)
+    assert caught.value.fixed_bytes == caught.value.smallest_peak_bytes == 2 * x.nbytes

@@ -1,5 +1,7 @@
 """Options and sizes: the argument wins, then the environment, then the default; nonsense is an error with the list."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +105,15 @@ def test_the_refusal_has_the_numbers_the_lines_and_the_next_step():
     for part in ("1000", "2000", "a.py:3", "svd", "exp", "Raise memory_limit (above 2000 bytes"):
         assert part in str(error)
     assert isinstance(error, MemoryError)
+    assert "36 bytes: f32[9]" in str(error) and "alone" not in str(error)
+    error = MemoryLimitError(limit_bytes=1000, smallest_peak_bytes=2000, holders=(holder,), fixed_bytes=1500)
+    assert "Arguments and results alone take 1.5 KiB (1500 bytes)" in str(pickle.loads(pickle.dumps(error)))
+
+
+def test_a_folder_of_records_has_a_variable_of_its_own(monkeypatch):
+    monkeypatch.setenv("EXLA_RECORDS", "/somewhere/else")
+    with pytest.raises(OptionError, match="EXLA_RECORDS_DIR"):
+        Options.resolve()
 
 
 def test_a_misspelt_variable_is_an_error_that_names_the_nearest(monkeypatch):

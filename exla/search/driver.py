@@ -228,11 +228,13 @@ def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordS
 
 def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> MemoryLimitError:
     found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None]
+    devices = search.call.devices
     return refusal(
         program=search.call.program,
         options=search.options,
         limit_bytes=search.limit_bytes,
-        smallest_bytes=min(found, default=floor.arguments_bytes + floor.outputs_bytes),
+        smallest_bytes=min(found, default=-(-(floor.arguments_bytes + floor.outputs_bytes) // devices)),
         asked=asked,
         peak=floor,
+        devices=devices,
     )

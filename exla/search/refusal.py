@@ -25,6 +25,7 @@ def refusal(
     smallest_bytes: int,
     asked: Sequence[Candidate],
     peak: Peak,
+    devices: int = 1,
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
 
@@ -35,12 +36,15 @@ def refusal(
       smallest_bytes: the smallest peak that was found.
       asked: the candidates that were compiled.
       peak: the projected peak of the program before any decision, for where none was.
+      devices: how many devices share the program; the limit is that of each.
     """
     by_peak = sorted(asked, key=lambda p: p.peak.bytes)
     peak = by_peak[0].peak if by_peak else peak
-    if peak.arguments_bytes + peak.outputs_bytes > limit_bytes:
-        fixed = dict.fromkeys(v for v in (*program.invars, *program.outvars) if not isinstance(v, Literal))
-        held = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in fixed]
+    fixed = peak.arguments_bytes + peak.outputs_bytes
+    is_fixed = fixed > limit_bytes * devices
+    if is_fixed:
+        values = dict.fromkeys(v for v in (*program.invars, *program.outvars) if not isinstance(v, Literal))
+        held = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in values]
         peak = replace(peak, held=tuple(sorted(held, key=lambda h: -h.bytes)))
     blocked = {v: why for p in by_peak[:1] for s in p.seeds for v, why in s.region.blocked.items()}
     reasons = _blocked_by_name(program, blocked)
@@ -61,7 +65,8 @@ def refusal(
         limit_bytes=limit_bytes,
         smallest_peak_bytes=smallest_bytes,
         holders=tuple(holders),
-        compared="" if options.search == "off" else Steady(program=program).source,
+        compared="" if options.search == "off" or is_fixed else Steady(program=program).source,
+        fixed_bytes=-(-fixed // devices) if is_fixed else 0,
     )
 
 
