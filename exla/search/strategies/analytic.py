@@ -28,20 +28,18 @@ FAR, NEARER = 1.25, 0.95
 
 @strategy("analytic", measures=False)
 def analytic(space: SearchSpace, generator: random.Random) -> Steps:
-    """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them."""
-    yield from each(worth_compiling(space))
-    for start in starts(space):
-        yield from descend(space, start)
+    """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them.
 
-
-def descend(space: SearchSpace, start: Candidate) -> Steps:
-    """The best by prediction from one start; where none obeys, the best of what is cut finer.
-
-    A small value that stays whole may tie a loop to the big ones that it is made of.
+    Where nothing obeys at all, what is cut finer: a small value that stays whole may tie a loop to the big ones that it
+    is made of.
     """
-    tried = _Tried()
-    if not (yield from _descend(space, start, space.goal, tried, HOPELESS)):
-        yield from _descend(space, start, replace(space.goal, finest=True), tried, HOPELESS_FINER)
+    yield from each(worth_compiling(space))
+    tried = [(start, _Tried()) for start in starts(space)]
+    is_met = False
+    for start, before in tried:
+        is_met |= yield from _descend(space, start, space.goal, before, HOPELESS)
+    for start, before in () if is_met else tried:
+        yield from _descend(space, start, replace(space.goal, finest=True), before, HOPELESS_FINER)
 
 
 @dataclass(kw_only=True)
