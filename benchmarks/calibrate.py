@@ -87,7 +87,8 @@ def measured(folder: Folder) -> list[Measured]:
         units = [unit(space.machine, price) for price in (*RATES, *TIMES)]
         seconds, amounts = [ns / 1e9 for _, ns in rows], []
         for candidate in candidates:
-            row = [predict_s(candidate.program, u) for u in units]
+            crowding = space.machine.crowding(candidate.peak.temporary_bytes)
+            row = [predict_s(candidate.program, u) * crowding for u in units]
             row[RATES.index("first_touch_bytes_per_s")] += candidate.peak.temporary_bytes
             amounts.append(row)
         if len(seconds) >= FEWEST:

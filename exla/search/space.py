@@ -188,7 +188,8 @@ class Space:
     def of(self, program: Program, decisions: Sequence[Change], seeds: Sequence[Seed]) -> Candidate:
         """The candidate that a program is."""
         peak = self.peak(program)
-        seconds = predict_s(program, self.machine) + peak.temporary_bytes / self.machine.first_touch_bytes_per_s
+        seconds = predict_s(program, self.machine) * self.machine.crowding(peak.temporary_bytes)
+        seconds += peak.temporary_bytes / self.machine.first_touch_bytes_per_s
         return Candidate(program=program, decisions=tuple(decisions), seeds=tuple(seeds), peak=peak, seconds=seconds)
 
     # The tree

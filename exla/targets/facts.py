@@ -25,6 +25,7 @@ class Facts:
       bytes_per_s: memory bandwidth.
       cached_bytes_per_s: bandwidth of the fast memory on the chip.
       cache_bytes: size of that memory.
+      instruction_bytes: what the compiler gives one instruction of it; None where there is no such bound.
       matrix_flops: peak of dense bfloat16 (V100: float16) matrix products.
       float32_matrix_flops: peak of float32 matrix products at JAX's default precision.
       vector_flops: peak of float32 arithmetic outside the matrix units.
@@ -44,6 +45,7 @@ class Facts:
     bytes_per_s: float
     cached_bytes_per_s: float
     cache_bytes: int
+    instruction_bytes: int | None
     matrix_flops: float
     float32_matrix_flops: float
     vector_flops: float
@@ -75,6 +77,7 @@ class Facts:
             is_right = {
                 "str": isinstance(value, str),
                 "int": numeric and isinstance(value, int),
+                "int | None": value is None or (numeric and isinstance(value, int)),
                 "float": numeric,
                 "tuple[str, ...]": isinstance(value, list) and all(isinstance(v, str) for v in value),
                 "Mapping[str, Any]": isinstance(value, dict),

@@ -15,6 +15,8 @@ from exla.targets.facts import Facts
 
 REACHED = 0.5
 """Share of a data sheet's peak that programs reach: Nvidia's and Google's own guides call half of it good."""
+CROWDED = 0.2
+"""How much longer a program takes for each doubling of temporaries that an instruction has no room for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class Machine:
         before it is one vector long: LLVM unrolls both, and adds vectors instead of single numbers.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
+      roomy_bytes: temporaries up to which a program's instructions work on large blocks at a time; None where there is
+        no such bound.
     """
 
     flops: float = 2e11
@@ -63,6 +67,18 @@ class Machine:
     product_passes: int = 3
     one_vector: float = 0.4
     longest_fused_reduction: int | None = 32
+    roomy_bytes: int | None = None
+
+    def crowding(self, temporary_bytes: float) -> float:
+        """How many times as long a program takes because of its temporaries.
+
+        The compiler of TPUs divides fast memory among what an instruction reads and writes, each buffer there twice;
+        what has larger operands works on smaller blocks. By its estimates of 144 programs (`benchmarks/campaigns`) a
+        program takes a fifth longer for each doubling.
+        """
+        if self.roomy_bytes is None or temporary_bytes <= self.roomy_bytes:
+            return 1.0
+        return 1 + CROWDED * math.log2(temporary_bytes / self.roomy_bytes)
 
     @classmethod
     def of(cls, facts: Facts) -> Machine:
@@ -91,4 +107,5 @@ class Machine:
             product_passes=1,
             one_vector=1.0,
             longest_fused_reduction=None,
+            roomy_bytes=None if facts.instruction_bytes is None else facts.instruction_bytes // 2,
         )
