@@ -73,7 +73,7 @@ class Machine:
         """How many times as long a program takes because of its temporaries.
 
         The compiler of TPUs divides fast memory among what an instruction reads and writes, each buffer there twice;
-        what has larger operands works on smaller blocks. By its estimates of 144 programs (`benchmarks/campaigns`) a
+        what has larger operands works on smaller blocks. By its estimates of 149 programs (`benchmarks/campaigns`) a
         program takes a fifth longer for each doubling.
         """
         if self.roomy_bytes is None or temporary_bytes <= self.roomy_bytes:
