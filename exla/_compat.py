@@ -177,9 +177,13 @@ def shares(eqn: Any) -> int:
     return math.prod(eqn.params["mesh"].shape[name] for name in eqn.params["newly_manual_axes"])
 
 
-def devices_of(eqn: Any) -> int:
-    """How many devices an equation says that the program runs on; 1 where it does not say."""
-    return eqn.params["mesh"].size if eqn.primitive.name == "shard_map" else 1
+def devices_of(jaxpr: Any) -> int:
+    """How many devices the shard maps of a program say that it runs on; 1 where there are none."""
+    found = [1]
+    for eqn in jaxpr.eqns:
+        found += [eqn.params["mesh"].size] if eqn.primitive.name == "shard_map" else []
+        found += map(devices_of, inner_jaxprs(eqn))
+    return max(found)
 
 
 @contextlib.contextmanager
@@ -193,9 +197,14 @@ def axes_inside(eqn: Any) -> Iterator[None]:
         yield
 
 
-def exchanges(eqn: Any) -> bool:
-    """Whether devices exchange data for an equation, inside what it runs too."""
-    return eqn.primitive.name != "axis_index" and any(isinstance(e, core.NamedAxisEffect) for e in eqn.effects)
+def acts(eqn: Any) -> bool:
+    """Whether an equation does something besides computing and exchanging data, inside what it runs too."""
+    return any(not isinstance(e, core.NamedAxisEffect) for e in eqn.effects)
+
+
+def happens_once(eqn: Any) -> bool:
+    """Whether devices exchange data for an equation, or it acts: it is not to be computed again."""
+    return eqn.primitive.name != "axis_index" and bool(eqn.effects)
 
 
 def one_for_each_shard(eqn: Any) -> Any:
@@ -234,6 +243,7 @@ def map_over_shards(
     run: Callable[..., list[Any]],
     in_specs: Sequence[Any] | None = None,
     out_specs: Sequence[Any] | None = None,
+    source: Any = None,
 ) -> list[Any]:
     """Evaluate a shard_map with another function of the shards, without checking what its results vary over.
 
@@ -243,8 +253,9 @@ def map_over_shards(
       run: from the shards to those of the results.
       in_specs: how the operands are shared out, where it is not as before.
       out_specs: likewise the results.
+      source: replaces its source line, where it is not None.
     """
-    with equation_context(eqn):
+    with equation_context(eqn, source):
         mapped = jax.shard_map(
             lambda *shards: tuple(run(*shards)),
             mesh=eqn.params["mesh"],

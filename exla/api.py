@@ -227,7 +227,7 @@ class JitFunction:
             compiler_options=self._jit_arguments.get("compiler_options") or {},
             arguments=place.arguments if place.devices else None,
             results=place.results if place.devices else None,
-            devices=max(len(place.devices), *map(_compat.devices_of, program.eqns), 1),
+            devices=max(len(place.devices), _compat.devices_of(program.jaxpr)),
             spread=place.spread,
             shrink=lambda change: self._shrunk(change, leaves, args, kwargs, target.platform),
         )

@@ -201,3 +201,35 @@ def test_axes_that_types_say_are_left_alone():
         f = exla.jit(jax.shard_map(lambda x, y: near(x, y) @ y, in_specs=(P("i"), P()), out_specs=P("i")))
         assert f.plan(*arguments).untouched
         np.testing.assert_allclose(f(*arguments), near(x, y) @ y, rtol=1e-4, atol=1e-4)
+
+
+def test_a_result_that_is_read_in_another_way_too_is_not_handed_on():
+    """Whole, and in shares: the second needs what all devices have made of it."""
+
+    def fn(x):
+        squares = mapped(lambda x: x**2, P("i"), P("i"))(x)
+        return mapped(lambda b, a: a * jnp.sum(b), (P(), P("i")), P("i"))(squares, squares)
+
+    (x,) = made((64, 3))
+    program = read(jax.make_jaxpr(fn)(x))
+    assert len(shard_maps(program)) == 2 and not hands_on_to(program, shard_maps(program)[1])
+    np.testing.assert_allclose(exla.jit(fn, memory_limit="1MiB")(x), fn(x), rtol=1e-6)
+
+
+def test_what_a_forward_pass_prints_is_printed_once(capfd):
+    def share(q, k):
+        jax.debug.print("a share of {}", q.shape[0])
+        return jax.nn.softmax(q @ k.T, axis=-1) @ k
+
+    def gradient(q, k):
+        return jax.grad(lambda q: jnp.sum(mapped(share, (P("i"), P()), P("i"))(q, k) ** 2))(q)
+
+    q, k, _ = HEADS
+    f = exla.jit(gradient, memory_limit="600KiB")
+    assert any(isinstance(d, Sink) for d in f.plan(q, k).decisions)
+    counts = []
+    for run in (f, jax.jit(gradient)):
+        run(q, k).block_until_ready()
+        jax.effects_barrier()
+        counts.append(capfd.readouterr().out.count("a share of 256"))
+    assert counts[0] == counts[1] > 0

@@ -126,3 +126,17 @@ def test_a_limit_below_arguments_and_results_says_what_they_take():
     with pytest.raises(exla.MemoryLimitError, match=r"alone take 1\.9 MiB \(2000000 bytes\)") as caught:
         exla.jit(lambda x: jnp.sin(x) * 2, memory_limit="1MiB", records="off")(x)
     assert caught.value.fixed_bytes == caught.value.smallest_peak_bytes == 2 * x.nbytes
+
+
+def test_what_prints_is_split_and_prints_as_before(capfd):
+    def fn(x, y):
+        jax.debug.print("points: {}", x.shape[0])
+        near = jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1))
+        return near @ y
+
+    x, y = (np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k, n in ((0, 700), (1, 900)))
+    f = exla.jit(fn, memory_limit="300KiB", records="off")
+    assert any(isinstance(d, Split) for d in f.plan(x, y).decisions)
+    np.testing.assert_allclose(f(x, y), fn(x, y), rtol=1e-4, atol=1e-4)
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("points: 700") == 2

@@ -218,8 +218,9 @@ def interpret(
     """Evaluate a control-flow equation whose bodies are interpreted with `step`; `source` replaces its source line."""
     bodies = _compat.bodies(eqn)
     if eqn.primitive.name == "shard_map":
-        with _compat.equation_context(eqn, source):
-            return _compat.map_over_shards(eqn, operands, lambda *shards: evaluate(bodies[0].jaxpr, shards, step))
+        return _compat.map_over_shards(
+            eqn, operands, lambda *shards: evaluate(bodies[0].jaxpr, shards, step), source=source
+        )
     changed = _compat.with_bodies(eqn, [retrace(body, step) for body in bodies])
     return _compat.bind(eqn, *operands, source=source, **changed)
 
@@ -295,8 +296,9 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
         return said
     if _compat.can_forget_varying(eqn):
         inside = functools.partial(inline, varies=False)
-        with _compat.equation_context(eqn, source):
-            return _compat.map_over_shards(eqn, operands, lambda *shards: evaluate(eqn.params["jaxpr"], shards, inside))
+        return _compat.map_over_shards(
+            eqn, operands, lambda *shards: evaluate(eqn.params["jaxpr"], shards, inside), source=source
+        )
     if _compat.bodies(eqn):
         return interpret(eqn, operands, inline, source)
     is_shape_change = eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None

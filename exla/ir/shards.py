@@ -34,13 +34,15 @@ def hands_on_to(program: Program, second: int) -> list[int]:
     other = program.eqns[second]
     if not _is_known(other):
         return []
-    read = dict(zip(other.invars, other.params["in_specs"], strict=True))
+    pairs = zip(other.invars, other.params["in_specs"], strict=True)
+    read = [(v, spec) for v, spec in pairs if not isinstance(v, Literal) and v in program.producers]
     found = []
-    for first in sorted({program.producers[v] for v in read if not isinstance(v, Literal) and v in program.producers}):
+    for first in sorted({program.producers[v] for v, _ in read}):
         one = program.eqns[first]
         if not _is_known(one) or any(one.params[k] != other.params[k] for k in ("mesh", "newly_manual_axes")):
             continue
-        if all(read[v] == spec for v, spec in zip(one.outvars, one.params["out_specs"], strict=True) if v in read):
+        left = dict(zip(one.outvars, one.params["out_specs"], strict=True))
+        if all(left[v] == spec for v, spec in read if v in left):
             found.append(first)
     return found
 
@@ -105,7 +107,7 @@ def compute_again(program: Program, first: int, second: int) -> Program:
     handed, own = _operands(one, other)
     body = _body(one)
     spec = _compat.one_for_each_shard(one)
-    needed = _needed(body, [body.outvars[k] for k in handed.values()], exchanged=False)
+    needed = _needed(body, [body.outvars[k] for k in handed.values()], again=True)
     inside = {v for eqn in needed for v in eqn.outvars} | set(body.invars)
     read = [v for eqn in needed for v in _variables(eqn.invars)] + _variables(body.outvars[k] for k in handed.values())
     exchanged = [v for v in dict.fromkeys(read) if v not in inside]
@@ -141,7 +143,8 @@ def compute_again(program: Program, first: int, second: int) -> Program:
     steps = list[Any](range(len(program.eqns)))
     steps[first] = (run_first, [one.outvars[k] for k in kept])
     steps[second] = (run_second, list(other.outvars))
-    return _run(program, steps if kept or exchanged else [*steps[:first], *steps[first + 1 :]])
+    is_needed = kept or exchanged or _compat.acts(one)
+    return _run(program, steps if is_needed else [*steps[:first], *steps[first + 1 :]])
 
 
 def _wanted(program: Program, first: int, second: int) -> list[int]:
@@ -164,11 +167,12 @@ def _given(other: Any, handed: dict[Any, int], made: Any, rest: Sequence[Any]) -
     return [next(left) if isinstance(v, Literal) or v not in handed else made[handed[v]] for v in other.invars]
 
 
-def _needed(body: Any, results: Sequence[Any], exchanged: bool = True) -> list[Any]:
-    """The equations that some values are made by; those that exchange data, and what they need, only if asked for."""
+def _needed(body: Any, results: Sequence[Any], again: bool = False) -> list[Any]:
+    """The equations that some values are made by, and those that act; again: but for what happens once."""
     wanted, found = set(_variables(results)), list[Any]()
     for eqn in reversed(body.eqns):
-        if not wanted.isdisjoint(eqn.outvars) and (exchanged or not _compat.exchanges(eqn)):
+        is_needed = not wanted.isdisjoint(eqn.outvars)
+        if is_needed and not _compat.happens_once(eqn) if again else is_needed or _compat.acts(eqn):
             wanted.update(_variables(eqn.invars))
             found.append(eqn)
     return found[::-1]

@@ -70,8 +70,10 @@ class Contraction:
 def contraction(program: Program, position: int) -> Contraction | None:
     """The contraction whose result an equation makes; None where there is none worth looking at."""
     eqn = program.eqns[position]
+    if eqn.primitive.name not in ("dot_general", "reduce_sum"):
+        return None
     dtype = eqn.outvars[0].aval.dtype
-    if eqn.primitive.name not in ("dot_general", "reduce_sum") or str(dtype) not in TYPES:
+    if str(dtype) not in TYPES:
         return None
     walk = Indexed(program)
     result = walk.whole(eqn.outvars[0])
