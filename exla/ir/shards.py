@@ -16,7 +16,10 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.primitives import VIEWS
 from exla.ir.program import Program, evaluate, trace_function
+
+SPELLINGS = VIEWS | {"broadcast_in_dim"}
 
 
 def join_shards(program: Program) -> Program:
@@ -145,6 +148,20 @@ def compute_again(program: Program, first: int, second: int) -> Program:
     steps[second] = (run_second, list(other.outvars))
     is_needed = kept or exchanged or _compat.acts(one)
     return _run(program, steps if is_needed else [*steps[:first], *steps[first + 1 :]])
+
+
+def is_computed(program: Program, var: Any) -> bool:
+    """Whether computing a result of a shard map again is more than handing on what was exchanged for it."""
+    position = program.producers[var]
+    eqn = program.eqns[position]
+    body = Program(jaxpr=_body(eqn))
+    inside = body.outvars[list(eqn.outvars).index(var)]
+    while inside in body.producers:
+        made = body.eqns[body.producers[inside]]
+        if made.primitive.name not in SPELLINGS:
+            return not _compat.happens_once(made)
+        inside = made.invars[0]
+    return False
 
 
 def _wanted(program: Program, first: int, second: int) -> list[int]:

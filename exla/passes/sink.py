@@ -23,7 +23,7 @@ from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Held
 from exla.ir.program import Program, as_struct, evaluate, live_equations, value_bytes
-from exla.ir.shards import compute_again, hands_on_to
+from exla.ir.shards import compute_again, hands_on_to, is_computed
 from exla.passes.decisions import Sink
 from exla.passes.paths import at_site
 
@@ -43,7 +43,7 @@ def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
         if item.bytes <= small_bytes or item.var not in program.producers:
             continue
         for position, k in program.consumers.get(item.var, ()):
-            again = program.producers[item.var] in hands_on_to(program, position)
+            again = program.producers[item.var] in hands_on_to(program, position) and is_computed(program, item.var)
             constant = k in _compat.constants_of_bodies(program.eqns[position])
             if again or (constant and _chain(program, item.var, small_bytes)):
                 yield Sink(path=item.path, site=program.site(position), operand=k, small_bytes=small_bytes)

@@ -138,3 +138,20 @@ def test_a_big_value_that_a_loop_reads_is_computed_inside_it(fn):
     assert any(isinstance(d, Sink) for d in plan.decisions) or fn is chosen_with_a_matrix_made_before
     np.testing.assert_allclose(jax.tree.leaves(f(x, y))[0], jax.tree.leaves(fn(x, y))[0], rtol=1e-4, atol=1e-4)
     assert exla.jit(fn, memory_limit="300KiB").plan(x, y).decisions == plan.decisions
+
+
+def test_a_map_whose_rows_are_computed_again_leaves_no_loop_behind():
+    """The gradient of largest elements inside `lax.map`: what is stacked forwards is computed again backwards."""
+
+    def largest(x, y):
+        return jnp.sum(lax.map(lambda rows: jnp.max(rows @ y.T, axis=-1), x.reshape(5, -1, 6)))
+
+    x, y = (np.random.default_rng(k).standard_normal((750, 6), dtype=np.float32) for k in range(2))
+    gradient = jax.grad(largest, (0, 1))
+    plain = exla.jit(gradient).plan(x, y).compiled_bytes
+    try:
+        got = exla.jit(gradient, memory_limit=plain // 4)(x, y)
+    except exla.MemoryLimitError:
+        return
+    for one, want in zip(got, gradient(x, y), strict=True):
+        np.testing.assert_allclose(one, want, rtol=1e-4, atol=1e-4)

@@ -36,9 +36,9 @@ def split_program(region: Region, chunk: int) -> Program:
       chunk: indices of the factor per trip, at least 1, below the factor's size.
 
     Returns:
-      The program with one `exla_split` equation for each level of the region.
+      The program with one `exla_split` equation for each level of the region of which anything is wanted.
     """
-    loops = {level: make_loop(region, level, chunk) for level in region.levels}
+    loops = {level: make_loop(region, level, chunk) for level in region.levels if loop_results(region, level)}
     order = _order(region, {level: leaves for level, (_, leaves) in loops.items()})
     return _traced(region, loops, order) if region.repairs else _spliced(region, loops, order)
 
