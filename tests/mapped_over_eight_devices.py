@@ -233,3 +233,12 @@ def test_what_a_forward_pass_prints_is_printed_once(capfd):
         jax.effects_barrier()
         counts.append(capfd.readouterr().out.count("a share of 256"))
     assert counts[0] == counts[1] > 0
+
+
+def test_a_refusal_counts_what_each_device_holds():
+    x = jax.device_put(np.zeros((4096, 64), np.float32), NamedSharding(MESH, P("i")))
+    double = mapped(lambda x: 2 * x, P("i"), P("i"))
+    with pytest.raises(exla.MemoryLimitError, match="of all 8 devices together") as caught:
+        exla.jit(double, memory_limit="200KiB")(x)
+    assert caught.value.fixed_bytes == 2 * x.nbytes // 8
+    assert exla.jit(double, memory_limit=2 * x.nbytes // 8).plan(x).untouched

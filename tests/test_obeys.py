@@ -140,3 +140,12 @@ def test_what_prints_is_split_and_prints_as_before(capfd):
     np.testing.assert_allclose(f(x, y), fn(x, y), rtol=1e-4, atol=1e-4)
     jax.effects_barrier()
     assert capfd.readouterr().out.count("points: 700") == 2
+
+
+def test_what_a_donated_argument_shares_with_a_result_counts_once():
+    x = np.zeros((1000, 250), np.float32)
+    f = exla.jit(lambda x: jnp.tanh(x) * 2, donate_argnums=0, memory_limit=x.nbytes, records="off")
+    assert f.plan(x).untouched and f.plan(x).compiled_bytes == x.nbytes
+    with pytest.raises(exla.MemoryLimitError) as caught:
+        exla.jit(lambda x: jnp.tanh(x) * 2, donate_argnums=0, memory_limit=x.nbytes - 1, records="off")(x)
+    assert caught.value.fixed_bytes == x.nbytes

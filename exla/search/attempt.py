@@ -61,7 +61,8 @@ class Attempt:
 
     def __post_init__(self) -> None:
         if self.options.verify == "run" and (self.target.platform != "cpu" or self.call.devices > 1):
-            raise MeasureError(f'verify="run" is for one CPU; on {self.target.name} use verify="compile"')
+            where = self.target.name if self.call.devices == 1 else f"{self.call.devices} devices"
+            raise MeasureError(f'verify="run" is for one CPU; on {where} use verify="compile"')
         self.machine = self.target.machine()
 
     def plain(self) -> Choice | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak
-from exla.ir.program import Program
+from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Decision
 from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
@@ -47,6 +47,13 @@ class Call:
     devices: int = 1
     shrink: Callable[[Callable[[Sequence[int]], tuple[int, ...]]], Program] | None = None
     spread: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def aliased_bytes(self) -> int:
+        """What donated arguments and results may share at most."""
+        first = len(self.program.consts)
+        donated = sum(value_bytes(self.program.invars[first + k]) for k in self.donated)
+        return min(donated, sum(value_bytes(v) for v in self.program.outvars))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,7 +103,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     attempt = Attempt(call=call, target=target, options=options, limit_bytes=limit, store=store, key=key)
     knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
     floor = attempt.projected(call.program)
-    unsplit_hopeless = floor.arguments_bytes + floor.outputs_bytes > limit * call.devices
+    unsplit_hopeless = _fixed_bytes(call, floor) > limit
     if not knobs and not unsplit_hopeless:
         choice = None if measures and listener.get() else attempt.recorded()
         choice = choice or (None if measures else attempt.plain())
@@ -146,7 +146,7 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
       floor: the projected peak of the program as it is.
     """
     options, target, call = attempt.options, attempt.target, attempt.call
-    goal_bytes = attempt.limit_bytes * call.devices
+    goal_bytes = attempt.limit_bytes * call.devices + call.aliased_bytes
     sets = () if call.inline else (*target.option_sets(1.0), *target.option_sets(0.0))
     return Space(
         program=call.program,
@@ -226,15 +226,21 @@ def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordS
     return RecordStore(None), make_key(**{name: parts.get(name, "") for name in RECORDED})
 
 
+def _fixed_bytes(call: Call, floor: Peak) -> int:
+    """What each device needs at least: arguments and results, but for what they share."""
+    return -(-(floor.arguments_bytes + floor.outputs_bytes - call.aliased_bytes) // call.devices)
+
+
 def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> MemoryLimitError:
     found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None]
-    devices = search.call.devices
+    fixed = _fixed_bytes(search.call, floor)
     return refusal(
         program=search.call.program,
         options=search.options,
         limit_bytes=search.limit_bytes,
-        smallest_bytes=min(found, default=-(-(floor.arguments_bytes + floor.outputs_bytes) // devices)),
+        smallest_bytes=min(found, default=fixed),
         asked=asked,
         peak=floor,
-        devices=devices,
+        fixed_bytes=fixed,
+        devices=search.call.devices,
     )

@@ -25,6 +25,7 @@ def refusal(
     smallest_bytes: int,
     asked: Sequence[Candidate],
     peak: Peak,
+    fixed_bytes: int,
     devices: int = 1,
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
@@ -36,12 +37,12 @@ def refusal(
       smallest_bytes: the smallest peak that was found.
       asked: the candidates that were compiled.
       peak: the projected peak of the program before any decision, for where none was.
+      fixed_bytes: what each device needs for arguments and results.
       devices: how many devices share the program; the limit is that of each.
     """
     by_peak = sorted(asked, key=lambda p: p.peak.bytes)
     peak = by_peak[0].peak if by_peak else peak
-    fixed = peak.arguments_bytes + peak.outputs_bytes
-    is_fixed = fixed > limit_bytes * devices
+    is_fixed = fixed_bytes > limit_bytes
     if is_fixed:
         values = dict.fromkeys(v for v in (*program.invars, *program.outvars) if not isinstance(v, Literal))
         held = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in values]
@@ -60,13 +61,15 @@ def refusal(
             why = "it is an output, which must be whole in the end"
         else:
             why = reasons.get((name, source)) or _why_not(here, item.var, options)
+        if devices > 1 and not item.path:
+            name += f", of all {devices} devices together,"
         holders.append(Holder(name=name, bytes=item.bytes, source=source, blocked=why))
     return MemoryLimitError(
         limit_bytes=limit_bytes,
         smallest_peak_bytes=smallest_bytes,
         holders=tuple(holders),
         compared="" if options.search == "off" or is_fixed else Steady(program=program).source,
-        fixed_bytes=-(-fixed // devices) if is_fixed else 0,
+        fixed_bytes=fixed_bytes if is_fixed else 0,
     )
 
 
