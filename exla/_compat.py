@@ -135,7 +135,7 @@ def bodies_of(primitive: str, params: Any) -> list[Any]:
     for key in CONTROL_FLOW.get(primitive, ()):
         value = params[key]
         found += value if isinstance(value, (tuple, list)) else [value]
-    return [close(body) if isinstance(body, Jaxpr) else body for body in found]
+    return [close(body) for body in found] if primitive == "shard_map" else found
 
 
 def with_bodies(eqn: Any, changed: Sequence[Any]) -> dict[str, Any]:
@@ -149,13 +149,12 @@ def body_params(primitive: str, params: Any, changed: Sequence[Any]) -> dict[str
     That of a shard_map holds no constants.
     """
     rest = list(changed)
-    found = {}
+    found: dict[str, Any] = {}
     for key in CONTROL_FLOW[primitive]:
         count = len(params[key]) if isinstance(params[key], (tuple, list)) else 0
         found[key] = tuple(rest.pop(0) for _ in range(count)) if count else rest.pop(0)
-        if isinstance(params[key], Jaxpr):
-            (body,) = changed
-            found[key] = body.jaxpr
+    if primitive == "shard_map":
+        found["jaxpr"] = found["jaxpr"].jaxpr
     return found
 
 
