@@ -227,6 +227,12 @@ def can_forget_varying(eqn: Any) -> bool:
     return True
 
 
+def has_explicit_axes(eqn: Any) -> bool:
+    """Whether an equation is a shard_map over a mesh whose axes are part of the types of arrays."""
+    explicit = jax.sharding.AxisType.Explicit
+    return eqn.primitive.name == "shard_map" and explicit in eqn.params["mesh"].axis_types
+
+
 def without_varying(eqn: Any, operands: Sequence[Any]) -> list[Any] | None:
     """Evaluate an equation that says what a value varies over where that is not asked; None for every other one."""
     if eqn.primitive.name == "pvary":

@@ -153,6 +153,7 @@ class MemoryLimitError(ExlaError, MemoryError):
       holders: the values that hold it, largest first.
       compared: the user's line of an equality that keeps some splits from being used; "" where there is none.
       fixed_bytes: arguments and results, where they alone are above the limit; else 0.
+      hints: what else could help, a sentence each.
     """
 
     def __init__(
@@ -163,12 +164,14 @@ class MemoryLimitError(ExlaError, MemoryError):
         holders: Sequence[Holder],
         compared: str = "",
         fixed_bytes: int = 0,
+        hints: Sequence[str] = (),
     ) -> None:
         self.limit_bytes = limit_bytes
         self.smallest_peak_bytes = smallest_peak_bytes
         self.holders = tuple(holders)
         self.compared = compared
         self.fixed_bytes = fixed_bytes
+        self.hints = tuple(hints)
         alone = f"Arguments and results alone take {_size(fixed_bytes)}. " if fixed_bytes else ""
         lines = [
             f"the program does not fit its memory limit of {_size(limit_bytes)}; the smallest peak found is "
@@ -183,6 +186,7 @@ class MemoryLimitError(ExlaError, MemoryError):
                 f"What is compared for equality at {compared} must be computed in one place (a maximum's derivative "
                 "finds the largest element so): splits that would compute its two sides in two are not used."
             )
+        lines += self.hints
         lines.append(
             f"Raise memory_limit (above {smallest_peak_bytes} bytes, and some room: what is found depends on it) "
             "or make these values smaller."
@@ -196,6 +200,7 @@ class MemoryLimitError(ExlaError, MemoryError):
             "holders": self.holders,
             "compared": self.compared,
             "fixed_bytes": self.fixed_bytes,
+            "hints": self.hints,
         }
         return (_remake, (fields,))
 

@@ -198,9 +198,12 @@ def test_axes_that_types_say_are_left_alone():
     x, y = POINTS
     with jax.set_mesh(mesh):
         arguments = jax.device_put(x, NamedSharding(mesh, P("i"))), jax.device_put(y, NamedSharding(mesh, P()))
-        f = exla.jit(jax.shard_map(lambda x, y: near(x, y) @ y, in_specs=(P("i"), P()), out_specs=P("i")))
+        share = jax.shard_map(lambda x, y: near(x, y) @ y, in_specs=(P("i"), P()), out_specs=P("i"))
+        f = exla.jit(share)
         assert f.plan(*arguments).untouched
         np.testing.assert_allclose(f(*arguments), near(x, y) @ y, rtol=1e-4, atol=1e-4)
+        with pytest.raises(exla.MemoryLimitError, match="its mesh has Explicit axes"):
+            exla.jit(share, memory_limit="60KiB")(*arguments)
 
 
 def test_a_result_that_is_read_in_another_way_too_is_not_handed_on():

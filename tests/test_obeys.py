@@ -149,3 +149,22 @@ def test_what_a_donated_argument_shares_with_a_result_counts_once():
     with pytest.raises(exla.MemoryLimitError) as caught:
         exla.jit(lambda x: jnp.tanh(x) * 2, donate_argnums=0, memory_limit=x.nbytes - 1, records="off")(x)
     assert caught.value.fixed_bytes == x.nbytes
+
+
+def test_a_refusal_for_what_a_scan_keeps_says_what_may_help():
+    def largest(rows, y, wrap):
+        def step(best, some):
+            return jnp.maximum(best, jnp.max(some @ y.T, axis=0)), None
+
+        best, _ = jax.lax.scan(wrap(step), jnp.full(len(y), -1e3, y.dtype), rows)
+        return jnp.sum(best**2)
+
+    rows, y = (
+        np.random.default_rng(k).standard_normal(s, dtype=np.float32) for k, s in ((0, (8, 64, 12)), (1, (512, 12)))
+    )
+    plain, saving = (jax.grad(lambda r, wrap=wrap: largest(r, y, wrap)) for wrap in (lambda step: step, jax.checkpoint))
+    limit = 300_000
+    with pytest.raises(exla.MemoryLimitError, match=r"jax\.checkpoint around the body of the scan at .*test_obeys\.py"):
+        exla.jit(plain, memory_limit=limit, records="off")(rows)
+    f = exla.jit(saving, memory_limit=limit, records="off")
+    np.testing.assert_allclose(f(rows), plain(rows), rtol=1e-4, atol=1e-4)

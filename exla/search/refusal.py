@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from exla import _compat
 from exla._compat import Literal
 from exla.errors import Holder, MemoryLimitError
 from exla.ir.memory import Held, Peak
@@ -70,7 +71,24 @@ def refusal(
         holders=tuple(holders),
         compared="" if options.search == "off" or is_fixed else Steady(program=program).source,
         fixed_bytes=fixed_bytes if is_fixed else 0,
+        hints=() if is_fixed or options.search == "off" else tuple(_hints(program, peak)),
     )
+
+
+def _hints(program: Program, peak: Peak) -> Iterator[str]:
+    """What the user could change."""
+    for position, eqn in enumerate(program.eqns):
+        if _compat.has_explicit_axes(eqn):
+            where = f" at {source}" if (source := program.source(position)) else ""
+            yield (
+                f"What the shard_map{where} computes is not split, since its mesh has Explicit axes: those of "
+                "jax.sharding.Mesh and of jax.make_mesh(..., axis_types=(AxisType.Auto,)) are not."
+            )
+    made = (item.program.origin(item.var) for item in peak.held[:3])
+    scans = dict.fromkeys(source for primitive, source in made if primitive == "scan")
+    for source in scans:
+        where = f" at {source}" if source else ""
+        yield f"jax.checkpoint around the body of the scan{where} may help: what a gradient needs is computed again."
 
 
 def _blocked_by_name(program: Program, blocked: Mapping[Any, str]) -> dict[tuple[str, str], str]:
