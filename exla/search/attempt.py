@@ -61,7 +61,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         if self.options.verify == "run" and (self.target.platform != "cpu" or self.call.devices > 1):
-            where = self.target.name if self.call.devices == 1 else f"{self.call.devices} devices"
+            where = f"{self.call.devices} devices" if self.target.platform == "cpu" else self.target.name
             raise MeasureError(f'verify="run" is for one CPU; on {where} use verify="compile"')
         self.machine = self.target.machine()
 
