@@ -130,8 +130,8 @@ def bodies(eqn: Any) -> list[Any]:
 def bodies_of(primitive: str, params: Any) -> list[Any]:
     """`bodies` of an equation of which only the primitive's name and the parameters are at hand."""
     found: list[Any] = []
-    if primitive == "shard_map" and params["check_vma"]:
-        return found  # types of values say what they vary over, which passes do not know
+    if primitive == "shard_map" and (params["check_vma"] or not _has_auto_axes(params["mesh"])):
+        return found  # types of values say what they vary over, or how they are shared out, which passes do not know
     for key in CONTROL_FLOW.get(primitive, ()):
         value = params[key]
         found += value if isinstance(value, (tuple, list)) else [value]
@@ -215,8 +215,7 @@ def one_for_each_shard(eqn: Any) -> Any:
 
 def can_forget_varying(eqn: Any) -> bool:
     """Whether a shard_map can be traced again without types that say what values vary over: nothing else knows it."""
-    auto = jax.sharding.AxisType.Auto
-    if eqn.primitive.name != "shard_map" or any(kind != auto for kind in eqn.params["mesh"].axis_types):
+    if eqn.primitive.name != "shard_map" or not _has_auto_axes(eqn.params["mesh"]):
         return False
     jaxprs = [eqn.params["jaxpr"]]
     while jaxprs:
@@ -225,6 +224,11 @@ def can_forget_varying(eqn: Any) -> bool:
                 return False
             jaxprs += inner_jaxprs(inner)
     return True
+
+
+def _has_auto_axes(mesh: Any) -> bool:
+    """Whether no axis of a mesh is part of the types of arrays."""
+    return all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
 
 
 def has_explicit_axes(eqn: Any) -> bool:

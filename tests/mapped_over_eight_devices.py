@@ -193,12 +193,13 @@ def test_what_each_device_holds_counts_once_for_each():
     assert 2048 * 2048 * 4 <= peak.temporary_bytes < 4 * 2048 * 2048 * 4
 
 
-def test_axes_that_types_say_are_left_alone():
+@pytest.mark.parametrize("checked", [True, False])
+def test_axes_that_types_say_are_left_alone(checked):
     mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     x, y = POINTS
     with jax.set_mesh(mesh):
         arguments = jax.device_put(x, NamedSharding(mesh, P("i"))), jax.device_put(y, NamedSharding(mesh, P()))
-        share = jax.shard_map(lambda x, y: near(x, y) @ y, in_specs=(P("i"), P()), out_specs=P("i"))
+        share = jax.shard_map(lambda x, y: near(x, y) @ y, in_specs=(P("i"), P()), out_specs=P("i"), check_vma=checked)
         f = exla.jit(share)
         assert f.plan(*arguments).untouched
         np.testing.assert_allclose(f(*arguments), near(x, y) @ y, rtol=1e-4, atol=1e-4)
