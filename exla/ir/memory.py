@@ -15,7 +15,7 @@ figure. Values inside a chunk loop are those of its body, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.ir.primitives import CHEAP, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
 from exla.ir.products import copied_bytes
-from exla.ir.program import Program, body_program, value_bytes
+from exla.ir.program import Program, body_program, value_bytes, variables
 
 LONGEST_FUSED_REDUCTION = 32
 """Indices of an axis that XLA:CPU reduces in one pass (its TreeReductionRewriter's window, measured)."""
@@ -116,7 +116,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
     last: dict[Any, int] = {}
     end = len(program.eqns)
     for i, eqn in enumerate(program.eqns):
-        for v in _variables(eqn.invars):
+        for v in variables(eqn.invars):
             last.update((root, i) for root in roots[v])
     last.update((root, end) for v in outputs for root in roots.get(v, (v,)))
     live: dict[Any, int] = {}
@@ -153,7 +153,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
 
 def largest_bytes(program: Program, outputs: frozenset[Any] | None = None) -> int:
     """Bytes of the largest value that an equation computes, in bodies too, fused or not; outputs do not count."""
-    outputs = frozenset(_variables(program.outvars)) if outputs is None else outputs
+    outputs = frozenset(variables(program.outvars)) if outputs is None else outputs
     sizes = [value_bytes(v) for eqn in program.eqns for v in eqn.outvars if v not in outputs]
     for eqn in program.eqns:
         if eqn.primitive.name == "exla_split":
@@ -171,14 +171,10 @@ def _overwrite(eqn: Any, made: dict[Any, int], spare: Sequence[Any]) -> None:
             free.pop(0)
 
 
-def _variables(atoms: Iterable[Any]) -> list[Any]:
-    return [v for v in atoms if not isinstance(v, Literal)]
-
-
 def _roots(program: Program, storing: Storing) -> dict[Any, tuple[Any, ...]]:
     """Variable -> the materialised values that it is read from; itself where it is materialised."""
     roots: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}
-    outputs = set(_variables(program.outvars))
+    outputs = set(variables(program.outvars))
     for eqn in program.eqns:
         for var in eqn.outvars:
             if _compat.is_drop(var):
@@ -186,7 +182,7 @@ def _roots(program: Program, storing: Storing) -> dict[Any, tuple[Any, ...]]:
             if var in outputs or not (storing.fused and _is_virtual(program, eqn, var, storing.window)):
                 roots[var] = (var,)
             else:
-                roots[var] = tuple(dict.fromkeys(r for v in _variables(eqn.invars) for r in roots[v]))
+                roots[var] = tuple(dict.fromkeys(r for v in variables(eqn.invars) for r in roots[v]))
     return roots
 
 

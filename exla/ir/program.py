@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -235,6 +235,16 @@ def live_equations(program: Program) -> set[int]:
             live.add(i)
             needed.update(v for v in eqn.invars if not isinstance(v, Literal))
     return live
+
+
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """Those of some operands or results that are no literals."""
+    return [v for v in atoms if not isinstance(v, Literal)]
+
+
+def as_it_is(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """Evaluate an equation: the step of `evaluate` that changes nothing."""
+    return _compat.bind(eqn, *operands)
 
 
 def evaluate(

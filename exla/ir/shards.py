@@ -11,13 +11,13 @@ may compute again what it reads (`compute_again`): all but what the devices exch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.primitives import VIEWS
-from exla.ir.program import Program, evaluate, trace_function
+from exla.ir.program import Program, as_it_is, evaluate, trace_function, variables
 
 SPELLINGS = VIEWS | {"broadcast_in_dim"}
 
@@ -58,7 +58,7 @@ def _after(program: Program, first: int, last: int) -> list[int]:
     """The equations between two that need what the first of them computes."""
     made, found = set(program.eqns[first].outvars), list[int]()
     for k in range(first + 1, last):
-        if not made.isdisjoint(_variables(program.eqns[k].invars)):
+        if not made.isdisjoint(variables(program.eqns[k].invars)):
             made.update(program.eqns[k].outvars)
             found.append(k)
     return found
@@ -66,7 +66,7 @@ def _after(program: Program, first: int, last: int) -> list[int]:
 
 def _comes_between(program: Program, first: int, second: int) -> bool:
     between = {v for k in _after(program, first, second) for v in program.eqns[k].outvars}
-    return not between.isdisjoint(_variables(program.eqns[second].invars))
+    return not between.isdisjoint(variables(program.eqns[second].invars))
 
 
 def _joined(program: Program, first: int, second: int) -> Program:
@@ -77,9 +77,9 @@ def _joined(program: Program, first: int, second: int) -> Program:
     handed, own = _operands(one, other)
 
     def both(*shards: Any) -> list[Any]:
-        made = evaluate(_body(one), shards[: len(one.invars)], _step)
+        made = evaluate(_body(one), shards[: len(one.invars)], as_it_is)
         given = _given(other, handed, made, shards[len(one.invars) :])
-        return [*(made[k] for k in kept), *evaluate(_body(other), given, _step)]
+        return [*(made[k] for k in kept), *evaluate(_body(other), given, as_it_is)]
 
     def join(of: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
         return _compat.map_over_shards(
@@ -110,33 +110,33 @@ def compute_again(program: Program, first: int, second: int) -> Program:
     handed, own = _operands(one, other)
     body = _body(one)
     spec = _compat.one_for_each_shard(one)
-    needed = _needed(body, [body.outvars[k] for k in handed.values()], again=True)
+    results = [body.outvars[k] for k in handed.values()]
+    needed = _needed(body, results, again=True)
     inside = {v for eqn in needed for v in eqn.outvars} | set(body.invars)
-    read = [v for eqn in needed for v in _variables(eqn.invars)] + _variables(body.outvars[k] for k in handed.values())
+    read = [v for eqn in needed for v in variables(eqn.invars)] + variables(results)
     exchanged = [v for v in dict.fromkeys(read) if v not in inside]
     first_results = [*(body.outvars[k] for k in kept), *exchanged]
     before = body.replace(outvars=first_results, eqns=_needed(body, first_results))
 
     def leave(*shards: Any) -> list[Any]:
-        made = evaluate(before, shards, _step)
+        made = evaluate(before, shards, as_it_is)
         return [*made[: len(kept)], *(x[None] for x in made[len(kept) :])]
 
     def again(*shards: Any) -> list[Any]:
         count = len(one.invars)
         mine, brought, rest = shards[:count], shards[count : count + len(exchanged)], shards[count + len(exchanged) :]
-        outvars = [body.outvars[k] for k in handed.values()]
-        inner = body.replace(invars=[*body.invars, *exchanged], outvars=outvars, eqns=needed)
-        found = evaluate(inner, [*mine, *(x[0] for x in brought)], _step)
+        inner = body.replace(invars=[*body.invars, *exchanged], outvars=results, eqns=needed)
+        found = evaluate(inner, [*mine, *(x[0] for x in brought)], as_it_is)
         made = dict(zip(handed.values(), found, strict=True))
-        return evaluate(_body(other), _given(other, handed, made, rest), _step)
+        return evaluate(_body(other), _given(other, handed, made, rest), as_it_is)
 
     brought: list[Any] = []
 
     def run_first(of: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
         specs = [*(one.params["out_specs"][k] for k in kept), *(spec for _ in exchanged)]
-        results = _compat.map_over_shards(one, of(one.invars), leave, out_specs=specs)
-        brought[:] = results[len(kept) :]
-        return results[: len(kept)]
+        left = _compat.map_over_shards(one, of(one.invars), leave, out_specs=specs)
+        brought[:] = left[len(kept) :]
+        return left[: len(kept)]
 
     def run_second(of: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
         operands = [*of(one.invars), *brought, *of([other.invars[k] for k in own])]
@@ -166,14 +166,14 @@ def is_computed(program: Program, var: Any) -> bool:
 
 def _wanted(program: Program, first: int, second: int) -> list[int]:
     """Which results of a shard map are read by others than the second."""
-    outside = [v for k, eqn in enumerate(program.eqns) if k != second for v in _variables(eqn.invars)]
-    wanted = {*outside, *_variables(program.outvars)}
+    outside = [v for k, eqn in enumerate(program.eqns) if k != second for v in variables(eqn.invars)]
+    wanted = {*outside, *variables(program.outvars)}
     return [k for k, v in enumerate(program.eqns[first].outvars) if v in wanted]
 
 
 def _operands(one: Any, other: Any) -> tuple[dict[Any, int], list[int]]:
     """(value that is handed on -> which result of the first it is, positions of the second's other operands)."""
-    read = set(_variables(other.invars))
+    read = set(variables(other.invars))
     handed = {v: k for k, v in enumerate(one.outvars) if v in read}
     return handed, [k for k, v in enumerate(other.invars) if isinstance(v, Literal) or v not in handed]
 
@@ -186,11 +186,12 @@ def _given(other: Any, handed: dict[Any, int], made: Any, rest: Sequence[Any]) -
 
 def _needed(body: Any, results: Sequence[Any], again: bool = False) -> list[Any]:
     """The equations that some values are made by, and those that act; again: but for what happens once."""
-    wanted, found = set(_variables(results)), list[Any]()
+    wanted, found = set(variables(results)), list[Any]()
     for eqn in reversed(body.eqns):
-        is_needed = not wanted.isdisjoint(eqn.outvars)
-        if is_needed and not _compat.happens_once(eqn) if again else is_needed or _compat.acts(eqn):
-            wanted.update(_variables(eqn.invars))
+        is_read = not wanted.isdisjoint(eqn.outvars)
+        is_needed = (is_read and not _compat.happens_once(eqn)) if again else (is_read or _compat.acts(eqn))
+        if is_needed:
+            wanted.update(variables(eqn.invars))
             found.append(eqn)
     return found[::-1]
 
@@ -207,7 +208,7 @@ def _run(program: Program, steps: Sequence[Any]) -> Program:
         for step in steps:
             if isinstance(step, int):
                 eqn = program.eqns[step]
-                known.update(zip(eqn.outvars, _step(eqn, of(eqn.invars)), strict=True))
+                known.update(zip(eqn.outvars, as_it_is(eqn, of(eqn.invars)), strict=True))
             else:
                 evaluate_step, results = step
                 known.update(zip(results, evaluate_step(of), strict=True))
@@ -216,13 +217,5 @@ def _run(program: Program, steps: Sequence[Any]) -> Program:
     return trace_function(run, [v.aval for v in program.invars], program.consts)
 
 
-def _variables(atoms: Iterable[Any]) -> list[Any]:
-    return [v for v in atoms if not isinstance(v, Literal)]
-
-
 def _body(eqn: Any) -> Any:
     return _compat.bodies(eqn)[0].jaxpr
-
-
-def _step(eqn: Any, operands: list[Any]) -> list[Any]:
-    return _compat.bind(eqn, *operands)

@@ -14,7 +14,7 @@ from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Path
-from exla.ir.program import Program, as_struct, body_program, evaluate
+from exla.ir.program import Program, as_it_is, as_struct, body_program, evaluate
 from exla.passes.decisions import Change
 from exla.passes.split.loop import Loop
 
@@ -118,5 +118,5 @@ def _closed(program: Program) -> Any:
     if not program.consts:
         return _compat.close(program.jaxpr)
     avals = [as_struct(v.aval) for v in program.invars[len(program.consts) :]]
-    run = functools.partial(evaluate, program.jaxpr, step=lambda eqn, operands: _compat.bind(eqn, *operands))
+    run = functools.partial(evaluate, program.jaxpr, step=as_it_is)
     return jax.make_jaxpr(lambda *values: run([*program.consts, *values]))(*avals)

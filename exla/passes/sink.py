@@ -22,7 +22,7 @@ from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Held
-from exla.ir.program import Program, as_struct, evaluate, live_equations, value_bytes
+from exla.ir.program import Program, as_it_is, as_struct, evaluate, live_equations, value_bytes
 from exla.ir.shards import compute_again, hands_on_to, is_computed
 from exla.passes.decisions import Sink
 from exla.passes.paths import at_site
@@ -82,13 +82,10 @@ def _sink(program: Program, position: int, decision: Sink) -> Program:
     def rewrite(closed: Any, which: int) -> Any:
         body = program.jaxpr.replace(invars=leaves, constvars=[], outvars=[var], eqns=[program.eqns[i] for i in chain])
 
-        def step(eqn: Any, operands: list[Any]) -> list[Any]:
-            return _compat.bind(eqn, *operands)
-
         def run(*values: Any) -> list[Any]:
-            inside = evaluate(body, values[which : which + len(leaves)], step)
+            inside = evaluate(body, values[which : which + len(leaves)], as_it_is)
             return evaluate(
-                closed.jaxpr, [*closed.consts, *values[:which], *inside, *values[which + len(leaves) :]], step
+                closed.jaxpr, [*closed.consts, *values[:which], *inside, *values[which + len(leaves) :]], as_it_is
             )
 
         avals = [v.aval for v in closed.jaxpr.invars]

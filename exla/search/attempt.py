@@ -61,9 +61,13 @@ class Attempt:
 
     def __post_init__(self) -> None:
         if self.options.verify == "run" and (self.target.platform != "cpu" or self.call.devices > 1):
-            where = f"{self.call.devices} devices" if self.target.platform == "cpu" else self.target.name
-            raise MeasureError(f'verify="run" is for one CPU; on {where} use verify="compile"')
+            raise MeasureError(f'verify="run" is for one CPU; on {self.where} use verify="compile"')
         self.machine = self.target.machine()
+
+    @property
+    def where(self) -> str:
+        """What the program runs on, in words, where it is not one CPU."""
+        return f"{self.call.devices} devices" if self.target.platform == "cpu" else self.target.name
 
     def plain(self) -> Choice | None:
         """Candidate 0: the program as jax.jit compiles it."""

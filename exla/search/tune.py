@@ -320,8 +320,9 @@ def tune(attempt: Attempt, space: Space, budget: Budget) -> Tuned:
       MeasureError: if the target is not one CPU, which is what can be measured in isolation.
     """
     if attempt.target.platform != "cpu" or attempt.call.devices > 1:
-        where = f"{attempt.call.devices} devices" if attempt.target.platform == "cpu" else attempt.target.name
-        raise MeasureError(f'only programs for one CPU are measured, not for {where}: use search="analytic" there')
+        raise MeasureError(
+            f'only programs for one CPU are measured, not for {attempt.where}: use search="analytic" there'
+        )
     heard = listener.get() or Listener()
     tuning = Tuning(attempt=attempt, space=space, seed=heard.seed)
     session = STRATEGIES.get(attempt.options.search).start(space, heard.seed)
