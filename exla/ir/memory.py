@@ -15,7 +15,7 @@ figure. Values inside a chunk loop are those of its body, once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,11 +73,13 @@ class Storing:
       fused: whether element-wise chains are assumed to be fused.
       window: indices of an axis that are reduced without storing what is reduced; None = any number.
       packs: whether a matrix product packs its operands, and transposes those before that lie in another order.
+      pieces: the program that runs an `exla_unless` equation in pieces, where what it falls back on is run so.
     """
 
     fused: bool = True
     window: int | None = LONGEST_FUSED_REDUCTION
     packs: bool = False
+    pieces: Callable[[Any], Program | None] | None = None
 
 
 def project(program: Program, storing: Storing = Storing()) -> Peak:
@@ -223,6 +225,11 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
     if eqn.primitive.name in REDUCERS | SCATTERS:
         return None
+    if eqn.primitive.name == "exla_unless" and storing.pieces is not None:
+        pieces = storing.pieces(eqn)
+        if pieces is not None:
+            inside = _inside(pieces, storing)
+            return Peak(arguments_bytes=0, outputs_bytes=0, bytes=inside.temporary_bytes, held=())
     bodies = _compat.bodies(eqn)
     jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
     peaks = [_inside(Program(jaxpr=_open(j)), storing) for j in jaxprs]

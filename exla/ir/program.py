@@ -314,4 +314,6 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
     is_shape_change = eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None
     if is_shape_change and np.shape(operands[0]) == tuple(eqn.outvars[0].aval.shape):
         return operands
+    if eqn.primitive.name == "pad" and not any(map(any, eqn.params["padding_config"])):
+        return operands[:1]
     return _compat.bind(eqn, *operands, source=source)

@@ -5,6 +5,8 @@
 
 `otherwise` returns the cheap results where `safe` holds and evaluates the original equations elsewhere, so that it is
 right for any mask; the equation merely avoids it. Cut into chunks, each chunk asks only about its own part of the mask.
+Where the answer is no, the same is asked of pieces of a few rows: what is not safe is mostly one row of many, and the
+original equations may need a hundred times the memory of the cheap way.
 
 Where `safe` is a scalar that a chunk loop does not change, the question is asked once, before the loop, and the loop
 exists twice (loop unswitching): inside, the cheap results fuse with what reads them as if there were no question.
@@ -22,10 +24,15 @@ from jax import lax
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.program import Program
+from exla.ir.program import Program, variables
+from exla.passes.decisions import Growth
+from exla.passes.split.apply import split_program
+from exla.passes.split.grow import grow
 from exla.passes.split.loop import Loop
 from exla.passes.split.loop import run as run_loop
 
+PIECE = 8
+"""Rows of the mask that are asked about together."""
 Evaluate = Callable[[Program, Sequence[Any]], list[Any]]
 
 
@@ -58,12 +65,30 @@ def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list
     safe, cheap = operands[0], list(operands[1 : 1 + len(eqn.outvars)])
 
     def otherwise() -> list[Any]:
+        pieces = in_pieces(eqn)
+        if pieces is not None:
+            given = dict(zip(eqn.invars, operands, strict=True))
+            return evaluate(pieces, [given[v] for v in pieces.invars])
         return evaluate(Program(jaxpr=closed.jaxpr), [*closed.consts, *operands])
 
     known = _assumed(safe)
     if known is not None:
         return cheap if known else otherwise()
     return lax.cond(jnp.all(safe), lambda: cheap, otherwise)
+
+
+def in_pieces(eqn: Any) -> Program | None:
+    """An `exla_unless` as a program that runs it in pieces; None where its mask is short or must stay whole."""
+    safe, results = eqn.invars[0], list(eqn.outvars)
+    long = [axis for axis, size in enumerate(safe.aval.shape) if size > PIECE]
+    if isinstance(safe, Literal) or not long:
+        return None
+    invars = variables(eqn.invars)
+    whole = Program(
+        jaxpr=eqn.params["otherwise"].jaxpr.replace(invars=invars, constvars=[], outvars=results, eqns=[eqn])
+    )
+    region = grow(whole, safe, long[0], Growth(small_bytes=1))
+    return None if region is None else split_program(region, PIECE)
 
 
 def expand_split(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:

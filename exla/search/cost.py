@@ -17,6 +17,7 @@ from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEW
 from exla.ir.products import copied_bytes
 from exla.ir.program import Program, value_bytes
 from exla.passes.split.loop import Combine
+from exla.passes.unless import in_pieces
 from exla.targets.machine import Machine
 
 FUSED_CHEAPLY = FUSIBLE - TRANSCENDENTAL
@@ -35,7 +36,8 @@ def predict_s(program: Program, machine: Machine) -> float:
 
 def projected(program: Program, machine: Machine, *, fused: bool = True) -> Peak:
     """The projected peak of a program on a machine; `fused` as of `Storing`."""
-    storing = Storing(fused=fused, window=machine.longest_fused_reduction, packs=machine.product_passes > 1)
+    window, packs = machine.longest_fused_reduction, machine.product_passes > 1
+    storing = Storing(fused=fused, window=window, packs=packs, pieces=in_pieces)
     return project(program, storing)
 
 
@@ -115,7 +117,8 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if name in FUSIBLE:
         users = {program.eqns[i].primitive.name for v in eqn.outvars for i, _ in program.consumers.get(v, ())}
         stored = 0 if users and users <= FUSIBLE | REDUCERS else sum(value_bytes(v) for v in eqn.outvars)
-        return made / machine.elements + _traffic_s(stored, machine)
+        is_logic = all(str(getattr(v.aval, "dtype", "")) == "bool" for v in eqn.invars)  # masks of whole vectors
+        return (0 if is_logic else made / machine.elements) + _traffic_s(stored, machine)
     if name in REDUCERS:
         return read / _reduction_rate(eqn, machine) + machine.kernel_s
     if name in ("top_k", "approx_top_k"):

@@ -53,6 +53,13 @@ def test_one_thing_has_one_spelling():
     assert fingerprint(program_of(lambda x: x**2, x)) == fingerprint(program_of(jnp.square, x))
 
 
+def test_padding_by_nothing_is_no_equation():
+    x = jnp.ones((3, 4))
+    assert fingerprint(program_of(lambda x: jnp.exp(jnp.pad(x, 0)), x)) == fingerprint(program_of(jnp.exp, x))
+    moved = program_of(lambda x: jax.lax.pad(x, 0.0, [(1, -1, 0), (0, 0, 0)]), x)
+    assert [e.primitive.name for e in moved.eqns] == ["pad"]
+
+
 def test_powers_other_than_two_are_not_squares():
     names = [e.primitive.name for e in program_of(lambda x: x**3, jnp.ones(3)).eqns]
     assert "square" not in names

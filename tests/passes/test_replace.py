@@ -12,6 +12,7 @@ from exla.ir.program import Program, canonical
 from exla.passes.decisions import CompileOption, Replace, Split, from_json, to_json
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.passes.unless import EXPANSIONS
+from exla.rules.replace.nearest import nearest as nearest_of
 from exla.search.rewriting import rewrite
 from exla.targets.machine import Machine
 from tests.sweep import all_but
@@ -114,6 +115,7 @@ def test_a_short_length_scale_is_looked_at_when_the_program_runs():
         np.testing.assert_allclose(got, in_float64(scaled, x, y, v, length)[0], rtol=1e-2, atol=1e-4)
 
 
+COUNTS = [(1, 33), (1, 900), (3, 65), (10, 32), (10, 64), (12, 900), (14, 900), (15, 900), (100, 900)]
 POINTS = ("random", "duplicates", "on a grid", "offset", "a NaN", "an infinity", "float64")
 
 
@@ -175,6 +177,32 @@ def test_operands_of_size_one_are_broadcast_without_an_equation():
     changed = apply_replace(program, decision)
     (got,) = jax.jit(emit(changed, EXPANSIONS))(*changed.consts, x, v)
     np.testing.assert_allclose(got, captured(x, v), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(("count", "total"), COUNTS)
+def test_candidates_hold_the_nearest_of_every_row(count, total):
+    """Nothing is fallen back on: the proof covers all rows, and what it proves is right."""
+    x, y = points(60, 3), points(total, 3, seed=1)
+    proved, values, indices = jax.jit(nearest_of, static_argnums=(2, 3))(x, y, count, lambda d: d)
+    exact = in_float64(squared, x, y)[0]
+    order = np.argsort(exact, axis=1)[:, :count]
+    assert np.asarray(proved).all()
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_allclose(values, np.take_along_axis(exact, order, axis=1), rtol=1e-4)
+
+
+def test_equations_that_are_fallen_back_on_run_in_pieces():
+    """The original equations would need 2000 x 500 x 100 numbers, and a piece of them for each row is computed."""
+    x, y = points(2000, 100), points(500, 100, seed=1)
+    y[7::9] = y[5]  # equal distances, which no bound tells apart
+    x[::50] = y[5] + np.float32(1e-3) * x[::50]
+    fixed = x.nbytes + y.nbytes + 2 * 4 * 7 * len(x)
+    (distances, indices), plan = obeying(nearest, x, y, limit=fixed + (4 << 20))
+    (split,) = (d for d in plan.decisions if isinstance(d, Split))
+    assert rules_used(plan) == ["nearest_top_k"] and split.chunk * 4 * y.size > 8 << 20
+    plain, plain_indices = (np.asarray(a) for a in jax.jit(nearest, compiler_options=NO_YNN)(x, y))
+    np.testing.assert_array_equal(indices, plain_indices)
+    np.testing.assert_allclose(distances, plain, rtol=1e-6)
 
 
 @pytest.mark.parametrize("count", [2, 7, 39, 40])

@@ -23,6 +23,9 @@ from exla.rules.replace.squared_distance import PATTERNS
 
 SOURCE = "Wang et al., PET: partially equivalent transformations and automated corrections, OSDI 2021"
 Finish = Callable[[Any], Any]
+RANKED = 32
+"""Up to so many values are ranked by comparing each with each: XLA:CPU unrolls sums of up to 32 and vectorises them; 48
+take ten times as long as 32. One call of TopK for 12 of 125 takes as long as twelve such rankings."""
 
 
 def nearest(x: Any, y: Any, count: int, finish: Finish) -> tuple[Any, Any, Any]:
@@ -41,45 +44,67 @@ def nearest(x: Any, y: Any, count: int, finish: Finish) -> tuple[Any, Any, Any]:
     (total, depth), taken = y.shape, min(count + max(2, count // 8), y.shape[0])
     block = _block(total, taken)
     cheap, left, right = distances(x, y, -total % block)
-    worst, candidates = _smallest_of(cheap, taken, block)
-    near = y.at[jnp.minimum(candidates, total - 1)].get(mode="promise_in_bounds")
+    farthest_taken, candidates = _smallest_of(cheap, taken, block)
+    near = y.at[jnp.clip(candidates, 0, total - 1)].get(mode="promise_in_bounds")
     chosen = finish(jnp.sum((x[:, None, :] - near) ** 2, axis=2))
     values, indices = _ordered(chosen, candidates, count)
+    if taken == total:
+        return jnp.all(jnp.isfinite(chosen), axis=1, keepdims=True), values, indices
     precision = float(jnp.finfo(x.dtype).eps)
+    beyond = farthest_taken - (depth + 5) * precision * (left[:, None] + jnp.max(right))
     # The extreme of each row, not a slice of it: XLA:CPU sorts whole rows for a slice of a top-k.
-    beyond = -jnp.min(worst, axis=1, keepdims=True) - (depth + 5) * precision * (left[:, None] + jnp.max(right))
     farthest = jnp.max(values, axis=1, keepdims=True)
-    proved = farthest < finish(jnp.maximum(beyond, 0) * (1 - (depth + 8) * precision))
-    everything = jnp.all(jnp.isfinite(chosen), axis=1, keepdims=True) & (taken == total)
-    return proved | everything, values, indices
+    return farthest < finish(jnp.maximum(beyond, 0) * (1 - (depth + 8) * precision)), values, indices
+
+
+def _first(values: Any, indices: Any) -> Any:
+    """Whether element j of a row comes before element i, the lower index first among equals: (rows, i, j).
+
+    Indices may be the same for all rows, (1, columns)."""
+    first = values[:, None, :] < values[:, :, None]
+    return first | (values[:, None, :] == values[:, :, None]) & (indices[:, None, :] < indices[:, :, None])
 
 
 def _ordered(values: Any, indices: Any, count: int) -> tuple[Any, Any]:
     """The smallest of each row in order, the lower index first among equals: each is put where its rank says."""
-    first = values[:, None, :] < values[:, :, None]
-    first |= (values[:, None, :] == values[:, :, None]) & (indices[:, None, :] < indices[:, :, None])
-    rank = jnp.sum(first, axis=2, dtype=indices.dtype)
+    rank = jnp.sum(_first(values, indices), axis=2, dtype=indices.dtype)
     is_there = rank[:, None, :] == jnp.arange(count, dtype=indices.dtype)[None, :, None]
     return tuple(jnp.sum(jnp.where(is_there, v[:, None, :], 0), axis=2, dtype=v.dtype) for v in (values, indices))
 
 
 def _block(total: int, taken: int) -> int:
-    """How many columns are looked at together, so that blocks and columns of chosen blocks are about as many."""
-    block = 1 << max(round(math.log2(max(total / taken, 1)) / 2), 0)
+    """How many columns are looked at together; 1: each by itself."""
+    if taken == total:
+        return 1
+    if 2 * taken <= RANKED:
+        return 1 << (RANKED // taken).bit_length() - 1
+    block = 1 << max(round(math.log2(total / taken) / 2), 0)
     return block if block >= 4 else 1
 
 
 def _smallest_of(values: Any, count: int, block: int) -> tuple[Any, Any]:
-    """The smallest of each row, negated, and their columns: they lie in the blocks with the smallest minima."""
+    """The largest of each row's smallest, (rows, 1), and the columns of them all, (rows, count).
+
+    They lie in the blocks with the smallest minima, which are found in the same way among all blocks; values that are
+    few are ranked by comparing each with each. Where too many are asked for, `lax.top_k` ranks them, on one core of
+    a CPU. The columns of a row with NaN mean nothing.
+    """
+    (rows, total), few = values.shape, 2 * count <= RANKED
+    columns = jnp.arange(total, dtype=jnp.int32)[None, :]
+    if count == total:
+        return jnp.max(values, axis=1, keepdims=True), jnp.broadcast_to(columns, values.shape)
+    if few and total <= RANKED:
+        smallest, columns = _ordered(values, columns, count)
+        return jnp.max(smallest, axis=1, keepdims=True), columns
     if block == 1:
-        worst, columns = lax.top_k(-values, count)
-        return worst, columns
-    rows = values.shape[0]
-    blocks = values.reshape(rows, -1, block)
-    _, chosen = lax.top_k(-jnp.min(blocks, axis=2), count)
-    inside = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1)
-    worst, places = lax.top_k(-inside.reshape(rows, -1), count)
-    return worst, jnp.take_along_axis(chosen, places // block, axis=1) * block + places % block
+        largest, columns = lax.top_k(-values, count)
+        return -jnp.min(largest, axis=1, keepdims=True), columns
+    values = jnp.pad(values, ((0, 0), (0, -total % block)), constant_values=jnp.inf)
+    minima = jnp.min(values.reshape(rows, -1, block), axis=2)
+    _, chosen = _smallest_of(minima, count, block if few else 1)
+    inside = (chosen[:, :, None] * block + jnp.arange(block, dtype=jnp.int32)).reshape(rows, -1)
+    farthest, places = _smallest_of(jnp.take_along_axis(values, inside, axis=1, mode="clip"), count, 1)
+    return farthest, jnp.take_along_axis(inside, places, axis=1, mode="clip")
 
 
 def _identity(squared: Any) -> Any:
