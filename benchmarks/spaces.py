@@ -24,7 +24,6 @@ from exla.datasets.profiling.zoo.programs import ZOO
 from exla.options import Options
 from exla.search.attempt import Attempt
 from exla.search.choice import Call
-from exla.search.cost import product_share
 from exla.search.driver import limit_of, make_space, store_and_key
 from exla.search.recorded import SPACES, Measured, RecordedSpace, read_spaces, write_space
 from exla.search.space import Candidate, Space
@@ -108,7 +107,7 @@ def record_space(name: str, most: int, about: dict) -> RecordedSpace:
         print(f"  {trial.source:8s} {trial.status:12s} {(trial.run_s or 0) * 1e3:9.2f} ms  {candidate}", flush=True)
         if trial.status == "barred":
             continue
-        first = target.option_sets(product_share(candidate.program, space.machine))
+        first = attempt.option_sets(candidate.program)
         chosen = {o.name: o.value for o in candidate.options or ()}
         rank = first.index(chosen) if chosen in first else len(first)
         rows.append(_measured(trial, candidate, rank))

@@ -24,7 +24,7 @@ from exla.passes.split.decide import Seed
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
 from exla.search.choice import Call, Choice, Tried
-from exla.search.cost import product_share, projected
+from exla.search.cost import projected, work_of
 from exla.search.measure import NOISE_BYTES, Runnable, measured_bytes
 from exla.search.record import Record
 from exla.search.records import RecordStore
@@ -33,7 +33,7 @@ from exla.search.strategy import Outcome
 from exla.strict import is_strict, tolerate
 from exla.targets.base import Target, compile_for, place
 from exla.targets.hlo_text import Collectives, collectives
-from exla.targets.machine import Machine
+from exla.targets.machine import ANY_WORK, Machine, Work
 
 
 @dataclass
@@ -87,13 +87,26 @@ class Attempt:
         if candidate.options is not None or self.call.inline:
             sets: Sequence[Mapping[str, str]] = (_compile_options(candidate.options or ()),)
         else:
-            sets = self.target.option_sets(product_share(program, self.machine))
+            sets = self.option_sets(program)
         self.asked_from = len(self.tried)
         for options in sets:
             choice = self._compile(program, candidate.decisions, candidate.seeds, options, "search")
             if choice is not None:
                 return choice
         return None
+
+    def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
+        """The compile options worth trying for a program, best first."""
+        return self.target.option_sets(self._allowed(work_of(program, self.machine)))
+
+    def all_option_sets(self) -> Sequence[Mapping[str, str]]:
+        """Those of any program."""
+        sets = (names for work in ANY_WORK for names in self.target.option_sets(self._allowed(work)))
+        return [dict(names) for names in dict.fromkeys(tuple(s.items()) for s in sets)]
+
+    def _allowed(self, work: Work) -> Work:
+        """Sums of products are in another order in wider vectors, which `numerics="exact"` does not allow."""
+        return replace(work, exponentials=0.0) if self.options.numerics == "exact" else work
 
     def outcome(self) -> Outcome:
         """How the candidate went that was compiled last: under the options with the smallest peak."""
@@ -322,7 +335,7 @@ class Attempt:
             return self.plain()
         program, changes, seeds = self._replayed(decisions)
         options = _compile_options(decisions)
-        known = {name for share in (0.0, 1.0) for names in self.target.option_sets(share) for name in names}
+        known = {name for work in ANY_WORK for names in self.target.option_sets(work) for name in names}
         if not options.keys() <= known:  # what a file says must not reach the compiler unseen
             raise ReplayMiss(
                 f"{sorted(options.keys() - known)} are no compile options that exla sets on {self.target.name}"

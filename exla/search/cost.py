@@ -8,19 +8,22 @@ again, and reading and writing the state that it combines into. How fast a devic
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from exla import _compat
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, project
-from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS
+from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import copied_bytes
 from exla.ir.program import Program, value_bytes
 from exla.passes.split.loop import Combine
 from exla.passes.unless import in_pieces
-from exla.targets.machine import Machine
+from exla.targets.machine import Machine, Work
 
 FUSED_CHEAPLY = FUSIBLE - TRANSCENDENTAL
+PRODUCTS = named("dot_general")
+EXPONENTIALS = named("exp exp2 expm1 logistic")
 SHARED_CACHES = 4
 """The last-level cache, shared with others, in units of what one chunk should take of it."""
 
@@ -41,20 +44,26 @@ def projected(program: Program, machine: Machine, *, fused: bool = True) -> Peak
     return project(program, storing)
 
 
-def product_share(program: Program, machine: Machine | None = None) -> float:
-    """The share of a program's predicted time that matrix products take, between 0 and 1."""
+def work_of(program: Program, machine: Machine | None = None) -> Work:
+    """What a program spends its predicted time on."""
     machine = machine or Machine()
     total = predict_s(program, machine)
-    return _products_s(program, machine) / total if total > 0 else 0.0
+    if total <= 0:
+        return Work()
+    products, exponentials, others = (
+        _spent_s(program, machine, names) / total for names in (PRODUCTS, EXPONENTIALS, TRANSCENDENTAL - EXPONENTIALS)
+    )
+    return Work(products=products, exponentials=max(exponentials - others, 0.0))
 
 
-def _products_s(program: Program, machine: Machine) -> float:
+def _spent_s(program: Program, machine: Machine, names: Collection[str]) -> float:
+    """Predicted seconds of some primitives, in chunk loops too."""
     spent = 0.0
     for eqn in program.eqns:
         if eqn.primitive.name == "exla_split":
             loop = eqn.params["loop"]
-            spent += loop.size / loop.chunk * _products_s(loop.body, machine)
-        elif eqn.primitive.name == "dot_general":
+            spent += loop.size / loop.chunk * _spent_s(loop.body, machine, names)
+        elif eqn.primitive.name in names:
             spent += _equation_s(program, eqn, machine)
     return spent
 

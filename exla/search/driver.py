@@ -20,7 +20,6 @@ from exla.options import Options
 from exla.passes.decisions import Decision
 from exla.search.attempt import Attempt
 from exla.search.choice import Call, Choice, describe
-from exla.search.cost import product_share
 from exla.search.ranker import Prediction, find_ranker
 from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
@@ -147,7 +146,6 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
     """
     options, target, call = attempt.options, attempt.target, attempt.call
     goal_bytes = attempt.limit_bytes * call.devices + call.aliased_bytes
-    sets = () if call.inline else (*target.option_sets(1.0), *target.option_sets(0.0))
     return Space(
         program=call.program,
         goal=Goal(
@@ -158,11 +156,11 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
         machine=attempt.machine,
         exact=options.numerics == "exact",
         rules=options.rules,
-        option_sets=[dict(names) for names in dict.fromkeys(tuple(s.items()) for s in sets)],
+        option_sets=() if call.inline else attempt.all_option_sets(),
         room_bytes=max(goal_bytes - floor.arguments_bytes - floor.outputs_bytes, 0),
         barred=lambda seed: seed.cuts(call.spread),
         ranker=lambda: find_ranker(target.name),
-        suits=lambda program: target.option_sets(product_share(program, attempt.machine)),
+        suits=attempt.option_sets,
     )
 
 

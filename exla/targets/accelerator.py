@@ -22,7 +22,7 @@ from exla import _compat
 from exla.errors import ExlaError
 from exla.targets.base import CompiledBytes
 from exla.targets.facts import Facts, sheet_of
-from exla.targets.machine import Machine
+from exla.targets.machine import Machine, Work
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _AMOUNT = r"(\d+(?:\.\d+)?)([KMGT]?)"
@@ -147,7 +147,7 @@ class Accelerator:
             "xla_flags": f"{os.environ.get('XLA_FLAGS', '')} {os.environ.get('LIBTPU_INIT_ARGS', '')}".strip(),
         }
 
-    def option_sets(self, product_share: float) -> Sequence[Mapping[str, str]]:
+    def option_sets(self, work: Work) -> Sequence[Mapping[str, str]]:
         return ({},)
 
     def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:

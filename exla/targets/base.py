@@ -16,7 +16,7 @@ from jax.sharding import Sharding
 
 from exla.errors import ExlaError
 from exla.registry import Registry
-from exla.targets.machine import Machine
+from exla.targets.machine import Machine, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +79,11 @@ class Target(Protocol):
     def fingerprint(self) -> Mapping[str, str]:
         """Named parts that identify device and compiler, the same in every process."""
 
-    def option_sets(self, product_share: float) -> Sequence[Mapping[str, str]]:
+    def option_sets(self, work: Work) -> Sequence[Mapping[str, str]]:
         """Compile options worth trying for a rewritten program, best first; the last needs the least memory.
 
         Args:
-          product_share: the share of its predicted time that matrix products take.
+          work: what the program spends its time on.
         """
 
     def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:

@@ -20,6 +20,23 @@ CROWDED = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a program spends its predicted time on, as shares between 0 and 1.
+
+    Attributes:
+      products: matrix products.
+      exponentials: exp and its kin, less what sines and all other transcendental functions take.
+    """
+
+    products: float = 0.0
+    exponentials: float = 0.0
+
+
+ANY_WORK = tuple(Work(products=p, exponentials=e) for e in (0.0, 1.0) for p in (1.0, 0.0))
+"""Programs between which a target's compile options may differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """What a device does in a second, and what its compiler does with a program.
 

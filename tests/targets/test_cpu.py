@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import exla
 from benchmarks import isolate
+from exla.passes.decisions import CompileOption
 from exla.targets import cpu
 from exla.targets.base import TARGETS, CompiledBytes
 from exla.targets.cpu_scratch import scratch_bytes
@@ -155,3 +157,46 @@ def test_a_control_group_leaves_its_limit_less_what_is_used_but_for_the_page_cac
     monkeypatch.setattr(cpu, "CGROUP_ROOT", tmp_path)
     monkeypatch.setattr(cpu, "CGROUP_FILE", groups)
     assert min(cpu.cgroup_bytes()) == 500
+
+
+def exponential(x, y, v):
+    return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, -1)) @ v
+
+
+def polynomial(x, y, v):
+    return jnp.square(1 + jnp.sum((x[:, None] - y[None]) ** 2, -1)) @ v
+
+
+def sines(x, y, v):
+    distances = jnp.sum((x[:, None] - y[None]) ** 2, -1)
+    return (jnp.exp(-distances) * jnp.sin(distances) * jnp.cos(distances)) @ v
+
+
+@pytest.mark.parametrize(
+    ("fn", "flags", "numerics", "expected"),
+    [
+        (exponential, "fma avx2 avx512f avx512dq", "reassociate", "512"),
+        (exponential, "fma avx2", "reassociate", None),
+        (exponential, "fma avx2 avx512f avx512dq", "exact", None),
+        (polynomial, "fma avx2 avx512f avx512dq", "reassociate", None),
+        (sines, "fma avx2 avx512f avx512dq", "reassociate", None),
+    ],
+)
+def test_wide_vectors_are_asked_for_where_they_pay(monkeypatch, tmp_path, fn, flags, numerics, expected):
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"processor\t: 0\nvendor_id\t: some\nflags\t\t: fpu {flags}\nbugs\t\t: avx512f\n\n" * 2)
+    monkeypatch.setattr(cpu, "CPU_INFO", info)
+    cpu.has_wide_vectors.cache_clear()
+    structs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((2000, 8), (2000, 8), (2000,))]
+    try:
+        plan = exla.jit(fn, memory_limit="2MiB", numerics=numerics).plan(*structs)
+    finally:
+        monkeypatch.undo()
+        cpu.has_wide_vectors.cache_clear()
+    options = {d.name: d.value for d in plan.decisions if isinstance(d, CompileOption)}
+    assert options.get("xla_cpu_prefer_vector_width") == expected and cpu.YNN_OPTION in options
+
+
+def test_no_vectors_are_known_where_the_system_does_not_say(monkeypatch, tmp_path):
+    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "none")
+    assert cpu.has_wide_vectors.__wrapped__() is False
