@@ -100,8 +100,10 @@ class Attempt:
         return self.target.option_sets(self._allowed(work_of(program, self.machine)))
 
     def all_option_sets(self) -> Sequence[Mapping[str, str]]:
-        """Those of any program."""
-        sets = (names for work in ANY_WORK for names in self.target.option_sets(self._allowed(work)))
+        """Those that may be worth trying for any program that the call's can be rewritten to."""
+        has_exponentials = work_of(self.call.program, self.machine).exponentials > 0
+        works = (self._allowed(work) for work in ANY_WORK if has_exponentials or not work.exponentials)
+        sets = (names for work in works for names in self.target.option_sets(work))
         return [dict(names) for names in dict.fromkeys(tuple(s.items()) for s in sets)]
 
     def _allowed(self, work: Work) -> Work:

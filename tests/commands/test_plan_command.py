@@ -170,7 +170,7 @@ def test_a_script_is_run_and_every_signature_is_reported_once_in_order(script, e
     code, out, err = exla_command("explain", script, "--", "--epochs", "3")
     assert code == 0 and err == "" and sys.argv == before
     assert out.startswith("arguments ['--epochs', '3'] __main__\n")
-    assert out.index(f"1. smooth: {SHAPES}\n") < out.index("2. twice: f32[7]\n") and "3. " not in out
+    assert out.index(f"1. smooth: {SHAPES}\n") < out.index("2. twice: f32[7]\n") and "\n3. " not in out
 
 
 @pytest.mark.parametrize("word, said", [("fail", "ValueError: on purpose"), ("leave", "ended itself: 3")])
