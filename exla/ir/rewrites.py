@@ -94,6 +94,8 @@ class ReplaceRule:
       replacement: takes the arguments and returns what the pattern returns, or (safe, that) where `checked`.
       checked: whether the replacement says at run time if it may be used. `safe` is a boolean scalar, or has the
         results' leading axes and 1 for each other axis.
+      slow_top_k: whether it is for devices that start each row of a top-k anew, as CPUs do (True), for the others
+        (False), or for all (None).
       guard: looks at a match and returns a reason to decline, or what it admits.
       exact: whether every bit stays the same; others are off under numerics="exact".
       reassociates: whether it multiplies and adds in another order, so that infinities meet elsewhere: it promises
@@ -112,6 +114,7 @@ class ReplaceRule:
     replacement: Callable[..., Any]
     sizes: tuple[str, ...] = ()
     checked: bool = False
+    slow_top_k: bool | None = None
     guard: Callable[[Match], str | Admitted] = lambda match: Admitted()
     exact: bool = False
     reassociates: bool = False

@@ -32,8 +32,9 @@ def page() -> str:
             continue
         when = "opt-in" if rule.opt_in else "checked" if rule.checked else "always right"
         exact = ", keeps every bit" if rule.exact else ""
+        where = {True: ", on CPUs", False: ", on GPUs and TPUs", None: ""}[rule.slow_top_k]
         rewrite = rule.rewrite.replace("|", "\\|")
-        rows.append(f"| `{name}` | `{rewrite}` | {when}{exact} | {rule.source} |")
+        rows.append(f"| `{name}` | `{rewrite}` | {when}{exact}{where} | {rule.source} |")
     intro = "By `exla rules discover`; opt-in, by name or as `discovered_*`."
     return HEADER + "\n".join([*rows, "", "## Discovered", "", intro, "", *discovered, ""])
 

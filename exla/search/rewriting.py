@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.program import Program
+from exla.ir.rewrites import REPLACE_RULES, ReplaceRule
 from exla.passes.decisions import Replace, Rewrite
 from exla.passes.reorder import enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
@@ -57,7 +58,7 @@ def rewrite(
     Returns:
       The rewritten program; the given one where nothing pays.
     """
-    rules = names(exact, asked_for)
+    rules = [name for name in names(exact, asked_for) if _suits(REPLACE_RULES.get(name), machine)]
     decisions: list[Rewrite] = []
     sources: list[str] = []
     declined: dict[str, Declined] = {}
@@ -75,6 +76,11 @@ def rewrite(
     return Rewriting(
         program=program, decisions=tuple(decisions), sources=tuple(sources), declined=tuple(declined.values())
     )
+
+
+def _suits(rule: ReplaceRule, machine: Machine) -> bool:
+    """Whether a rule is meant for such a machine."""
+    return rule.slow_top_k is None or rule.slow_top_k == (machine.select_row_s > 0)
 
 
 def source_of(program: Program, decision: Rewrite) -> str:

@@ -14,6 +14,7 @@ from exla.passes.replace import Declined, apply_replace, enumerate_replacements,
 from exla.passes.unless import EXPANSIONS
 from exla.rules.replace.nearest import nearest as nearest_of
 from exla.search.rewriting import rewrite
+from exla.targets.base import TARGETS
 from exla.targets.machine import Machine
 from tests.sweep import all_but
 
@@ -139,7 +140,7 @@ def test_neighbours_are_those_of_the_naive_program(case):
             x, y = x.astype(np.float64), y.astype(np.float64)
         (distances, indices), plan = obeying(nearest, x, y)
         plain, plain_indices = (np.asarray(a) for a in jax.jit(nearest, compiler_options=NO_YNN)(x, y))
-    assert rules_used(plan) == ["nearest_top_k"]
+    assert rules_used(plan) == ["nearest_top_k_ranked"]
     np.testing.assert_array_equal(indices, plain_indices)
     np.testing.assert_allclose(distances, plain, rtol=1e-6)
 
@@ -147,8 +148,8 @@ def test_neighbours_are_those_of_the_naive_program(case):
 @pytest.mark.parametrize(
     ("select", "rule"),
     [
-        (lambda d: jnp.argsort(d, axis=1)[:, :7], "nearest_argsorted"),
-        (lambda d: jnp.sort(jnp.sqrt(d), axis=1)[:, :7], "nearest_sorted_root"),
+        (lambda d: jnp.argsort(d, axis=1)[:, :7], "nearest_argsorted_ranked"),
+        (lambda d: jnp.sort(jnp.sqrt(d), axis=1)[:, :7], "nearest_sorted_root_ranked"),
     ],
 )
 def test_selections_of_neighbours_are_rewritten_and_split(select, rule):
@@ -179,16 +180,24 @@ def test_operands_of_size_one_are_broadcast_without_an_equation():
     np.testing.assert_allclose(got, captured(x, v), rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("ranked", [True, False])
 @pytest.mark.parametrize(("count", "total"), COUNTS)
-def test_candidates_hold_the_nearest_of_every_row(count, total):
+def test_candidates_hold_the_nearest_of_every_row(count, total, ranked):
     """Nothing is fallen back on: the proof covers all rows, and what it proves is right."""
     x, y = points(60, 3), points(total, 3, seed=1)
-    proved, values, indices = jax.jit(nearest_of, static_argnums=(2, 3))(x, y, count, lambda d: d)
+    proved, values, indices = jax.jit(nearest_of, static_argnums=(2, 3, 4))(x, y, count, lambda d: d, ranked)
     exact = in_float64(squared, x, y)[0]
     order = np.argsort(exact, axis=1)[:, :count]
     assert np.asarray(proved).all()
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_allclose(values, np.take_along_axis(exact, order, axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("target", "rule"), [("cpu", "nearest_top_k_ranked"), ("tpu:v5e", "nearest_top_k")])
+def test_candidates_are_ranked_as_suits_the_device(target, rule):
+    structs = [jax.ShapeDtypeStruct((n, 16), jnp.float32) for n in (20_000, 10_000)]
+    made = rewrite(program_of(nearest, *structs), TARGETS.get(target).machine(), exact=False)
+    assert [d.rule for d in made.decisions] == [rule]
 
 
 def test_equations_that_are_fallen_back_on_run_in_pieces():
@@ -199,7 +208,7 @@ def test_equations_that_are_fallen_back_on_run_in_pieces():
     fixed = x.nbytes + y.nbytes + 2 * 4 * 7 * len(x)
     (distances, indices), plan = obeying(nearest, x, y, limit=fixed + (4 << 20))
     (split,) = (d for d in plan.decisions if isinstance(d, Split))
-    assert rules_used(plan) == ["nearest_top_k"] and split.chunk * 4 * y.size > 8 << 20
+    assert rules_used(plan) == ["nearest_top_k_ranked"] and split.chunk * 4 * y.size > 8 << 20
     plain, plain_indices = (np.asarray(a) for a in jax.jit(nearest, compiler_options=NO_YNN)(x, y))
     np.testing.assert_array_equal(indices, plain_indices)
     np.testing.assert_allclose(distances, plain, rtol=1e-6)

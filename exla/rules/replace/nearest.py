@@ -23,12 +23,14 @@ from exla.rules.replace.squared_distance import PATTERNS
 
 SOURCE = "Wang et al., PET: partially equivalent transformations and automated corrections, OSDI 2021"
 Finish = Callable[[Any], Any]
+Nearest = Callable[[Any, Any, int], tuple[Any, Any, Any]]
+"""`nearest`, but for what is the same at every site."""
 RANKED = 32
 """Up to so many values are ranked by comparing each with each: XLA:CPU unrolls sums of up to 32 and vectorises them; 48
-take ten times as long as 32. One call of TopK for 12 of 125 takes as long as twelve such rankings."""
+take 15 times as long as 32. Its TopK runs on one core, where 12 of 125 take as long as twelve such rankings."""
 
 
-def nearest(x: Any, y: Any, count: int, finish: Finish) -> tuple[Any, Any, Any]:
+def nearest(x: Any, y: Any, count: int, finish: Finish, ranked: bool = False) -> tuple[Any, Any, Any]:
     """The nearest rows of y to each row of x.
 
     Args:
@@ -36,15 +38,17 @@ def nearest(x: Any, y: Any, count: int, finish: Finish) -> tuple[Any, Any, Any]:
       y: points, (m, d).
       count: how many.
       finish: what the program computes from squared distances; increasing.
+      ranked: whether candidates that are few are ranked by comparing each with each, not by `lax.top_k`.
 
     Returns:
       Whether each row is proved right, (n, 1); what `finish` makes of the distances, (n, count), smallest first; and
       the indices, (n, count) int32.
     """
     (total, depth), taken = y.shape, min(count + max(2, count // 8), y.shape[0])
-    block = _block(total, taken)
+    few = ranked and 2 * taken <= RANKED
+    block = _block(total, taken, few)
     cheap, left, right = distances(x, y, -total % block)
-    farthest_taken, candidates = _smallest_of(cheap, taken, block)
+    farthest_taken, candidates = _smallest_of(cheap, taken, block, few)
     near = y.at[jnp.clip(candidates, 0, total - 1)].get(mode="promise_in_bounds")
     chosen = finish(jnp.sum((x[:, None, :] - near) ** 2, axis=2))
     values, indices = _ordered(chosen, candidates, count)
@@ -72,24 +76,23 @@ def _ordered(values: Any, indices: Any, count: int) -> tuple[Any, Any]:
     return tuple(jnp.sum(jnp.where(is_there, v[:, None, :], 0), axis=2, dtype=v.dtype) for v in (values, indices))
 
 
-def _block(total: int, taken: int) -> int:
+def _block(total: int, taken: int, few: bool) -> int:
     """How many columns are looked at together; 1: each by itself."""
     if taken == total:
         return 1
-    if 2 * taken <= RANKED:
+    if few:
         return 1 << (RANKED // taken).bit_length() - 1
     block = 1 << max(round(math.log2(total / taken) / 2), 0)
     return block if block >= 4 else 1
 
 
-def _smallest_of(values: Any, count: int, block: int) -> tuple[Any, Any]:
+def _smallest_of(values: Any, count: int, block: int, few: bool) -> tuple[Any, Any]:
     """The largest of each row's smallest, (rows, 1), and the columns of them all, (rows, count).
 
-    They lie in the blocks with the smallest minima, which are found in the same way among all blocks; values that are
-    few are ranked by comparing each with each. Where too many are asked for, `lax.top_k` ranks them, on one core of
-    a CPU. The columns of a row with NaN mean nothing.
+    They lie in the blocks with the smallest minima, which are found in the same way among all blocks where `few` are
+    asked for: those are ranked by comparing each with each. The columns of a row with NaN mean nothing.
     """
-    (rows, total), few = values.shape, 2 * count <= RANKED
+    rows, total = values.shape
     columns = jnp.arange(total, dtype=jnp.int32)[None, :]
     if count == total:
         return jnp.max(values, axis=1, keepdims=True), jnp.broadcast_to(columns, values.shape)
@@ -101,9 +104,9 @@ def _smallest_of(values: Any, count: int, block: int) -> tuple[Any, Any]:
         return -jnp.min(largest, axis=1, keepdims=True), columns
     values = jnp.pad(values, ((0, 0), (0, -total % block)), constant_values=jnp.inf)
     minima = jnp.min(values.reshape(rows, -1, block), axis=2)
-    _, chosen = _smallest_of(minima, count, block if few else 1)
+    _, chosen = _smallest_of(minima, count, block if few else 1, few)
     inside = (chosen[:, :, None] * block + jnp.arange(block, dtype=jnp.int32)).reshape(rows, -1)
-    farthest, places = _smallest_of(jnp.take_along_axis(values, inside, axis=1, mode="clip"), count, 1)
+    farthest, places = _smallest_of(jnp.take_along_axis(values, inside, axis=1, mode="clip"), count, 1, few)
     return farthest, jnp.take_along_axis(inside, places, axis=1, mode="clip")
 
 
@@ -111,33 +114,33 @@ def _identity(squared: Any) -> Any:
     return squared
 
 
-def _top_k(x: Any, y: Any, sizes: Mapping[str, int], finish: Finish) -> tuple[Any, Any]:
+def _top_k(x: Any, y: Any, sizes: Mapping[str, int], nearest: Nearest) -> tuple[Any, Any]:
     """rewrite: top_k(-d(x, y), k) -> top_k among candidates."""
-    proved, values, indices = nearest(x, y, sizes["k"], finish)
+    proved, values, indices = nearest(x, y, sizes["k"])
     return proved, (-values, indices)
 
 
-def _sorted(x: Any, y: Any, sizes: Mapping[str, int], finish: Finish) -> tuple[Any, Any]:
+def _sorted(x: Any, y: Any, sizes: Mapping[str, int], nearest: Nearest) -> tuple[Any, Any]:
     """rewrite: sort(d(x, y))[:, :k] -> top_k among candidates."""
-    proved, values, _ = nearest(x, y, sizes["k"], finish)
+    proved, values, _ = nearest(x, y, sizes["k"])
     return proved, values
 
 
-def _argsorted(x: Any, y: Any, sizes: Mapping[str, int], finish: Finish) -> tuple[Any, Any]:
+def _argsorted(x: Any, y: Any, sizes: Mapping[str, int], nearest: Nearest) -> tuple[Any, Any]:
     """rewrite: argsort(d(x, y))[:, :k] -> top_k among candidates."""
-    proved, _, indices = nearest(x, y, sizes["k"], finish)
+    proved, _, indices = nearest(x, y, sizes["k"])
     return proved, indices
 
 
-def _smallest(x: Any, y: Any, finish: Finish) -> tuple[Any, Any]:
+def _smallest(x: Any, y: Any, nearest: Nearest) -> tuple[Any, Any]:
     """rewrite: min(d(x, y), 1) -> the exact distance of the best of some candidates."""
-    proved, values, _ = nearest(x, y, 1, finish)
+    proved, values, _ = nearest(x, y, 1)
     return proved[:, 0], values[:, 0]
 
 
-def _arg_smallest(x: Any, y: Any, finish: Finish) -> tuple[Any, Any]:
+def _arg_smallest(x: Any, y: Any, nearest: Nearest) -> tuple[Any, Any]:
     """rewrite: argmin(d(x, y), 1) -> the index of the best of some candidates."""
-    proved, _, indices = nearest(x, y, 1, finish)
+    proved, _, indices = nearest(x, y, 1)
     return proved[:, 0], indices[:, 0]
 
 
@@ -172,19 +175,21 @@ OUTER: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., 
 """Selection -> its pattern, its replacement, and how a user writes it; each of distances."""
 
 for _name, (_outer, _replacement, _user) in OUTER.items():
-    for _suffix, _finish in (("", _identity), ("_root", jnp.sqrt)):
-        _example, _lookalike = _pairs(lambda d, user=_user, finish=_finish: user(finish(d)))
-        REPLACE_RULES.register(f"nearest_{_name}{_suffix}")(
-            ReplaceRule(
-                rewrite=f"{_name} of distances -> candidates by a matrix product, chosen by the exact distance",
-                source=SOURCE,
-                arguments={"x": "n d", "y": "m d"},
-                sizes=("k",) if _name in ("top_k", "sorted", "argsorted") else (),
-                patterns=_spelled(_outer, _finish),
-                replacement=partial(_replacement, finish=_finish),
-                checked=True,
-                guard=floating,
-                examples=(_example,),
-                counterexamples=(_lookalike,),
+    for _root, _finish in (("", _identity), ("_root", jnp.sqrt)):
+        for _ranked in (False, True):
+            _example, _lookalike = _pairs(lambda d, user=_user, finish=_finish: user(finish(d)))
+            REPLACE_RULES.register(f"nearest_{_name}{_root}{'_ranked' if _ranked else ''}")(
+                ReplaceRule(
+                    rewrite=f"{_name} of distances -> candidates by a matrix product, chosen by the exact distance",
+                    source=SOURCE,
+                    arguments={"x": "n d", "y": "m d"},
+                    sizes=("k",) if _name in ("top_k", "sorted", "argsorted") else (),
+                    patterns=_spelled(_outer, _finish),
+                    replacement=partial(_replacement, nearest=partial(nearest, finish=_finish, ranked=_ranked)),
+                    checked=True,
+                    slow_top_k=_ranked,
+                    guard=floating,
+                    examples=(_example,),
+                    counterexamples=(_lookalike,),
+                )
             )
-        )
