@@ -57,15 +57,25 @@ def work_of(program: Program, machine: Machine | None = None) -> Work:
 
 
 def _spent_s(program: Program, machine: Machine, names: Collection[str]) -> float:
-    """Predicted seconds of some primitives, in chunk loops too."""
+    """Predicted seconds of some primitives, in loops too."""
     spent = 0.0
     for eqn in program.eqns:
-        if eqn.primitive.name == "exla_split":
-            loop = eqn.params["loop"]
-            spent += loop.size / loop.chunk * _spent_s(loop.body, machine, names)
-        elif eqn.primitive.name in names:
+        if eqn.primitive.name in names:
             spent += _equation_s(program, eqn, machine)
+        else:
+            turns, bodies = _turns(eqn)
+            spent += turns * sum(_spent_s(body, machine, names) for body in bodies)
     return spent
+
+
+def _turns(eqn: Any) -> tuple[float, list[Program]]:
+    """How often an equation runs programs of its own, as far as is known, and which."""
+    if eqn.primitive.name == "exla_split":
+        loop = eqn.params["loop"]
+        return loop.size / loop.chunk, [loop.body]
+    if eqn.primitive.name not in ("scan", "while", "cond", "shard_map"):
+        return 0, []
+    return int(eqn.params.get("length", 1)), [Program(jaxpr=j) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
 
 
 def _elements(v: Any) -> int:
@@ -137,9 +147,9 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         return read / machine.compares + machine.kernel_s
     if name in SCATTERS:
         return sum(_elements(v) for v in eqn.invars[1:]) / machine.scatters + machine.kernel_s
-    bodies = [predict_s(Program(jaxpr=j), machine) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
-    if bodies and name in ("scan", "while", "cond", "shard_map"):
-        return int(eqn.params.get("length", 1)) * sum(bodies)
+    turns, bodies = _turns(eqn)
+    if bodies:
+        return turns * sum(predict_s(body, machine) for body in bodies)
     return (made + read) / machine.elements + machine.kernel_s
 
 
