@@ -15,7 +15,8 @@ figure. Values inside a chunk loop are those of its body, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,9 @@ WINDOWED = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "
 
 Path = tuple[tuple[int, int], ...]
 """(position, which of its bodies) of each equation around a program."""
+
+PIECE, PIECE_BYTES = 8, 1 << 20
+"""Rows of an `exla_unless` that fall back together at most, and the size that the largest value may then have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +77,11 @@ class Storing:
       fused: whether element-wise chains are assumed to be fused.
       window: indices of an axis that are reduced without storing what is reduced; None = any number.
       packs: whether a matrix product packs its operands, and transposes those before that lie in another order.
-      pieces: the program that runs an `exla_unless` equation in pieces, where what it falls back on is run so.
     """
 
     fused: bool = True
     window: int | None = LONGEST_FUSED_REDUCTION
     packs: bool = False
-    pieces: Callable[[Any], Program | None] | None = None
 
 
 def project(program: Program, storing: Storing = Storing()) -> Peak:
@@ -225,11 +227,6 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
     if eqn.primitive.name in REDUCERS | SCATTERS:
         return None
-    if eqn.primitive.name == "exla_unless" and storing.pieces is not None:
-        pieces = storing.pieces(eqn)
-        if pieces is not None:
-            inside = _inside(pieces, storing)
-            return Peak(arguments_bytes=0, outputs_bytes=0, bytes=inside.temporary_bytes, held=())
     bodies = _compat.bodies(eqn)
     jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
     peaks = [_inside(Program(jaxpr=_open(j)), storing) for j in jaxprs]
@@ -240,13 +237,27 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     largest = replace(largest, bytes=largest.bytes * shares, arguments_bytes=largest.arguments_bytes * shares)
     carried = sum(value_bytes(v) for v in eqn.outvars)
     if eqn.primitive.name in VIEWS:  # `exla_unless`: its results are there already, and what it holds is cut with them
-        return replace(largest, bytes=max(largest.temporary_bytes - carried, 0), arguments_bytes=0, held=())
+        piece = piece_of(eqn)
+        share = 1.0 if piece is None else piece[1] / eqn.invars[0].aval.shape[piece[0]]
+        inside = math.ceil(max(largest.temporary_bytes - carried, 0) * share)
+        return replace(largest, bytes=inside, arguments_bytes=0, held=())
     return Peak(
         arguments_bytes=0,
         outputs_bytes=0,
         bytes=largest.temporary_bytes + carried,
         held=_below(position, which, largest) if bodies and all(map(body_program, bodies)) else (),
     )
+
+
+def piece_of(eqn: Any) -> tuple[int, int] | None:
+    """The axis of its mask along which an `exla_unless` falls back in pieces, and their length; None where at once."""
+    shape = eqn.invars[0].aval.shape
+    axis = next((axis for axis, size in enumerate(shape) if size > 1), None)
+    if axis is None:
+        return None
+    made = (value_bytes(v) for inner in eqn.params["otherwise"].jaxpr.eqns for v in inner.outvars)
+    length = max(min(PIECE, PIECE_BYTES * shape[axis] // max(made, default=1)), 1)
+    return (axis, length) if length < shape[axis] else None
 
 
 def _below(position: int, which: int, inner: Peak) -> tuple[Held, ...]:

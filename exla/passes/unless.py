@@ -24,6 +24,7 @@ from jax import lax
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.memory import piece_of
 from exla.ir.program import Program, variables
 from exla.passes.decisions import Growth
 from exla.passes.split.apply import split_program
@@ -31,8 +32,6 @@ from exla.passes.split.grow import grow
 from exla.passes.split.loop import Loop
 from exla.passes.split.loop import run as run_loop
 
-PIECE = 8
-"""Rows of the mask that are asked about together."""
 Evaluate = Callable[[Program, Sequence[Any]], list[Any]]
 
 
@@ -79,16 +78,15 @@ def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list
 
 def in_pieces(eqn: Any) -> Program | None:
     """An `exla_unless` as a program that runs it in pieces; None where its mask is short or must stay whole."""
-    safe, results = eqn.invars[0], list(eqn.outvars)
-    long = [axis for axis, size in enumerate(safe.aval.shape) if size > PIECE]
-    if isinstance(safe, Literal) or not long:
+    piece = piece_of(eqn)
+    if piece is None or isinstance(eqn.invars[0], Literal):
         return None
-    invars = variables(eqn.invars)
+    (axis, length), invars, results = piece, variables(eqn.invars), list(eqn.outvars)
     whole = Program(
         jaxpr=eqn.params["otherwise"].jaxpr.replace(invars=invars, constvars=[], outvars=results, eqns=[eqn])
     )
-    region = grow(whole, safe, long[0], Growth(small_bytes=1))
-    return None if region is None else split_program(region, PIECE)
+    region = grow(whole, eqn.invars[0], axis, Growth(small_bytes=1))
+    return None if region is None else split_program(region, length)
 
 
 def expand_split(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:

@@ -18,7 +18,6 @@ from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEW
 from exla.ir.products import copied_bytes
 from exla.ir.program import Program, value_bytes
 from exla.passes.split.loop import Combine
-from exla.passes.unless import in_pieces
 from exla.targets.machine import Machine, Work
 
 FUSED_CHEAPLY = FUSIBLE - TRANSCENDENTAL
@@ -39,8 +38,7 @@ def predict_s(program: Program, machine: Machine) -> float:
 
 def projected(program: Program, machine: Machine, *, fused: bool = True) -> Peak:
     """The projected peak of a program on a machine; `fused` as of `Storing`."""
-    window, packs = machine.longest_fused_reduction, machine.product_passes > 1
-    storing = Storing(fused=fused, window=window, packs=packs, pieces=in_pieces)
+    storing = Storing(fused=fused, window=machine.longest_fused_reduction, packs=machine.product_passes > 1)
     return project(program, storing)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exla import _compat
 from exla.errors import ReplayMiss
@@ -59,13 +59,16 @@ def rewrite(
       The rewritten program; the given one where nothing pays.
     """
     rules = [name for name in names(exact, asked_for) if _suits(REPLACE_RULES.get(name), machine)]
+    in_chunks = machine
+    if projected(program, machine).temporary_bytes > room_bytes:  # a chunk stays cached
+        in_chunks = replace(machine, bytes_per_s=machine.cached_bytes_per_s)
     decisions: list[Rewrite] = []
     sources: list[str] = []
     declined: dict[str, Declined] = {}
     while len(decisions) < MOST_CHANGES:
         found: tuple[Rewrite, Program] | None = None
         with tolerate("rewriting"):
-            found = _next(program, rules, machine, declined, not decisions)
+            found = _next(program, rules, in_chunks, declined, not decisions)
             if found is None and not exact:
                 found = _next_order(program, machine, room_bytes)
         if found is None:
@@ -142,6 +145,6 @@ def _pays(before: tuple[int, float], after: tuple[int, float]) -> bool:
     """Whether the change is worth it: (projected bytes, predicted seconds) before and after."""
     if after[0] < 0.9 * before[0]:
         return after[1] <= 1.2 * before[1]
-    if after[1] < 0.7 * before[1]:
+    if after[1] < 0.75 * before[1]:
         return after[0] <= 3 * before[0]  # what is split anyway may be somewhat more
     return after[0] <= 1.1 * before[0] and after[1] < 0.95 * before[1]

@@ -26,8 +26,9 @@ Finish = Callable[[Any], Any]
 Nearest = Callable[[Any, Any, int], tuple[Any, Any, Any]]
 """`nearest`, but for what is the same at every site."""
 RANKED = 32
-"""Up to so many values are ranked by comparing each with each: XLA:CPU unrolls sums of up to 32 and vectorises them; 48
-take 15 times as long as 32. Its TopK runs on one core, where 12 of 125 take as long as twelve such rankings."""
+"""So many values at a time are ranked by comparing each with each: XLA:CPU unrolls sums of up to 32 and vectorises
+them, whole vectors best: 24 take four times as long, 48 take 15 times. Its TopK runs on one core, where 12 of 125 take
+as long as twelve such rankings."""
 
 
 def nearest(x: Any, y: Any, count: int, finish: Finish, ranked: bool = False) -> tuple[Any, Any, Any]:
@@ -47,8 +48,13 @@ def nearest(x: Any, y: Any, count: int, finish: Finish, ranked: bool = False) ->
     (total, depth), taken = y.shape, min(count + max(2, count // 8), y.shape[0])
     few = ranked and 2 * taken <= RANKED
     block = _block(total, taken, few)
-    cheap, left, right = distances(x, y, -total % block)
-    farthest_taken, candidates = _smallest_of(cheap, taken, block, few)
+    if few:
+        taken = min(RANKED // block, total)
+    if taken == total:
+        candidates = jnp.broadcast_to(jnp.arange(total, dtype=jnp.int32), (x.shape[0], total))
+    else:
+        cheap, left, right = distances(x, y, -total % block)
+        farthest_taken, candidates = _smallest_of(cheap, taken, block, few)
     near = y.at[jnp.clip(candidates, 0, total - 1)].get(mode="promise_in_bounds")
     chosen = finish(jnp.sum((x[:, None, :] - near) ** 2, axis=2))
     values, indices = _ordered(chosen, candidates, count)
@@ -65,21 +71,20 @@ def _first(values: Any, indices: Any) -> Any:
     """Whether element j of a row comes before element i, the lower index first among equals: (rows, i, j).
 
     Indices may be the same for all rows, (1, columns)."""
-    first = values[:, None, :] < values[:, :, None]
-    return first | (values[:, None, :] == values[:, :, None]) & (indices[:, None, :] < indices[:, :, None])
+    left, right = values[:, None, :], values[:, :, None]
+    return (left < right) | (left <= right) & (indices[:, None, :] < indices[:, :, None])
 
 
 def _ordered(values: Any, indices: Any, count: int) -> tuple[Any, Any]:
     """The smallest of each row in order, the lower index first among equals: each is put where its rank says."""
     rank = jnp.sum(_first(values, indices), axis=2, dtype=indices.dtype)
     is_there = rank[:, None, :] == jnp.arange(count, dtype=indices.dtype)[None, :, None]
-    return tuple(jnp.sum(jnp.where(is_there, v[:, None, :], 0), axis=2, dtype=v.dtype) for v in (values, indices))
+    smallest = jnp.sum(jnp.where(is_there, values[:, None, :], 0), axis=2, dtype=values.dtype)
+    return smallest, jnp.sum(is_there * indices[:, None, :], axis=2, dtype=indices.dtype)
 
 
 def _block(total: int, taken: int, few: bool) -> int:
     """How many columns are looked at together; 1: each by itself."""
-    if taken == total:
-        return 1
     if few:
         return 1 << (RANKED // taken).bit_length() - 1
     block = 1 << max(round(math.log2(total / taken) / 2), 0)
@@ -93,21 +98,24 @@ def _smallest_of(values: Any, count: int, block: int, few: bool) -> tuple[Any, A
     asked for: those are ranked by comparing each with each. The columns of a row with NaN mean nothing.
     """
     rows, total = values.shape
-    columns = jnp.arange(total, dtype=jnp.int32)[None, :]
-    if count == total:
-        return jnp.max(values, axis=1, keepdims=True), jnp.broadcast_to(columns, values.shape)
     if few and total <= RANKED:
-        smallest, columns = _ordered(values, columns, count)
+        values = _padded(values, RANKED)
+        smallest, columns = _ordered(values, jnp.arange(RANKED, dtype=jnp.int32)[None, :], count)
         return jnp.max(smallest, axis=1, keepdims=True), columns
     if block == 1:
         largest, columns = lax.top_k(-values, count)
         return -jnp.min(largest, axis=1, keepdims=True), columns
-    values = jnp.pad(values, ((0, 0), (0, -total % block)), constant_values=jnp.inf)
+    values = _padded(values, block)
     minima = jnp.min(values.reshape(rows, -1, block), axis=2)
     _, chosen = _smallest_of(minima, count, block if few else 1, few)
     inside = (chosen[:, :, None] * block + jnp.arange(block, dtype=jnp.int32)).reshape(rows, -1)
     farthest, places = _smallest_of(jnp.take_along_axis(values, inside, axis=1, mode="clip"), count, 1, few)
     return farthest, jnp.take_along_axis(inside, places, axis=1, mode="clip")
+
+
+def _padded(values: Any, multiple: int) -> Any:
+    """With infinities at the end of each row, so that its length is a multiple."""
+    return jnp.pad(values, ((0, 0), (0, -values.shape[1] % multiple)), constant_values=jnp.inf)
 
 
 def _identity(squared: Any) -> Any:
