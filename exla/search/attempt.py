@@ -337,7 +337,7 @@ class Attempt:
             return self.plain()
         program, changes, seeds = self._replayed(decisions)
         options = _compile_options(decisions)
-        known = {name for work in ANY_WORK for names in self.target.option_sets(work) for name in names}
+        known = set(self.target.option_names())
         if not options.keys() <= known:  # what a file says must not reach the compiler unseen
             raise ReplayMiss(
                 f"{sorted(options.keys() - known)} are no compile options that exla sets on {self.target.name}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -146,6 +146,9 @@ class Accelerator:
             "jaxlib": f"{jaxlib.__version__} {self.compiler.distribution} {_version(self.compiler.distribution)}",
             "xla_flags": f"{os.environ.get('XLA_FLAGS', '')} {os.environ.get('LIBTPU_INIT_ARGS', '')}".strip(),
         }
+
+    def option_names(self) -> Collection[str]:
+        return ()
 
     def option_sets(self, work: Work) -> Sequence[Mapping[str, str]]:
         return ({},)

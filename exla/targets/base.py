@@ -7,7 +7,7 @@ installed, programs are compiled for it and counted on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,6 +78,9 @@ class Target(Protocol):
 
     def fingerprint(self) -> Mapping[str, str]:
         """Named parts that identify device and compiler, the same in every process."""
+
+    def option_names(self) -> Collection[str]:
+        """Names of all compile options that exla sets on some machine of this kind: a plan may come from another."""
 
     def option_sets(self, work: Work) -> Sequence[Mapping[str, str]]:
         """Compile options worth trying for a rewritten program, best first; the last needs the least memory.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,9 @@ class Cpu:
             "jaxlib": jaxlib.__version__,
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
         }
+
+    def option_names(self) -> Collection[str]:
+        return (YNN_OPTION, *WIDE_VECTORS)
 
     def option_sets(self, work: Work) -> Sequence[Mapping[str, str]]:
         sets = (YNN_PRODUCTS, NO_YNN) if work.products > MANY_PRODUCTS else (NO_YNN,)

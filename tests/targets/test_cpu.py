@@ -197,6 +197,15 @@ def test_wide_vectors_are_asked_for_where_they_pay(monkeypatch, tmp_path, fn, fl
     assert options.get("xla_cpu_prefer_vector_width") == expected and cpu.YNN_OPTION in options
 
 
+def test_a_plan_for_wide_vectors_is_replayed_where_there_are_none(monkeypatch, tmp_path):
+    structs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((2000, 8), (2000, 8), (2000,))]
+    monkeypatch.setattr(cpu, "has_wide_vectors", lambda: True)
+    exla.save(exla.compile(exponential, structs, memory_limit="2MiB"), tmp_path / "plan.json")
+    monkeypatch.setattr(cpu, "has_wide_vectors", lambda: False)
+    loaded = exla.load(tmp_path / "plan.json", exponential, structs)
+    assert CompileOption(name="xla_cpu_prefer_vector_width", value="512") in loaded.plan.decisions
+
+
 def test_no_vectors_are_known_where_the_system_does_not_say(monkeypatch, tmp_path):
     monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "none")
     assert cpu.has_wide_vectors.__wrapped__() is False
