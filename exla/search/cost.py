@@ -11,6 +11,8 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from exla import _compat
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, project
@@ -134,7 +136,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if name in FUSIBLE:
         users = {program.eqns[i].primitive.name for v in eqn.outvars for i, _ in program.consumers.get(v, ())}
         stored = 0 if users and users <= FUSIBLE | REDUCERS else sum(value_bytes(v) for v in eqn.outvars)
-        is_logic = all(str(getattr(v.aval, "dtype", "")) == "bool" for v in eqn.invars)  # masks of whole vectors
+        is_logic = all(getattr(v.aval, "dtype", None) == np.bool_ for v in eqn.invars)  # masks of whole vectors
         return (0 if is_logic else made / machine.elements) + _traffic_s(stored, machine)
     if name in REDUCERS:
         return read / _reduction_rate(eqn, machine) + machine.kernel_s

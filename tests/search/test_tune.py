@@ -216,7 +216,7 @@ def test_seconds_end_a_search_and_an_unmeasurable_target_is_an_error(monkeypatch
     assert found.stop == "seconds" and len(found.trials) == 1 and found.choice is None
     assert plan.compiled_bytes <= 64 << 10, "what measuring had no time for is predicted"
     elsewhere = SimpleNamespace(target=TARGETS.get("tpu:v5e"), call=SimpleNamespace(devices=1), where="tpu:v5e")
-    with pytest.raises(exla.MeasureError, match="not for tpu:v5e"):
+    with pytest.raises(exla.MeasureError, match="one CPU are measured, not for tpu:v5e"):
         tune.tune(elsewhere, None, Budget())
 
 
