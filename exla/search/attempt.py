@@ -97,13 +97,13 @@ class Attempt:
 
     def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
         """The compile options worth trying for a program, best first."""
-        return self.target.option_sets(self._allowed(work_of(program, self.machine)))
+        return self.target.option_sets(self._allowed(work_of(program, self.machine)), self.limit_bytes)
 
     def all_option_sets(self) -> Sequence[Mapping[str, str]]:
         """Those that may be worth trying for any program that the call's can be rewritten to."""
         has_exponentials = work_of(self.call.program, self.machine).exponentials > 0
         works = (self._allowed(work) for work in ANY_WORK if has_exponentials or not work.exponentials)
-        sets = (names for work in works for names in self.target.option_sets(work))
+        sets = (names for work in works for names in self.target.option_sets(work, self.limit_bytes))
         return [dict(names) for names in dict.fromkeys(tuple(s.items()) for s in sets)]
 
     def _allowed(self, work: Work) -> Work:
@@ -347,9 +347,10 @@ class Attempt:
     def _replayed(self, decisions: Sequence[Decision]) -> tuple[Program, list[Change], list[Seed]]:
         """The program that decisions make, as a search would: rewritten, numbered, then split."""
         rewrites = list(itertools.takewhile(lambda d: isinstance(d, Rewrite), decisions))
-        rewritten, first, _, self.sources = replay_all(self.call.program, rewrites)
+        rewritten, first, _, sources = replay_all(self.call.program, rewrites)
         start = numbered(rewritten)
-        program, rest, seeds, _ = replay_all(start, decisions[len(rewrites) :])
+        program, rest, seeds, more = replay_all(start, decisions[len(rewrites) :])
+        self.sources = {**sources, **more}
         if not Steady(program=start).holds(program):
             raise ReplayMiss(
                 "it computes a sum that is compared for equality in more than one place, which may change the result; "

@@ -26,6 +26,7 @@ from exla.targets.machine import Machine, Work
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _AMOUNT = r"(\d+(?:\.\d+)?)([KMGT]?)"
+_UNKNOWN_OPTION = "No such compile option"
 _NEEDED = (
     re.compile(rf"total memory required[^(]*\({_AMOUNT}\)"),
     re.compile(rf"[Uu]sed {_AMOUNT}i?B? of "),
@@ -43,6 +44,8 @@ class Compiler:
       installed: whether it is, for a data sheet.
       device: the device that it compiles for, of a data sheet.
       options: the options that it needs without a device.
+      told: a limit in bytes -> the options that tell it to keep within that; a compiler that does not know them is not
+        told.
     """
 
     distribution: str
@@ -50,6 +53,7 @@ class Compiler:
     installed: Callable[[Facts], bool]
     device: Callable[[Facts], Any]
     options: Mapping[str, str]
+    told: Callable[[int], Mapping[str, str]] = lambda limit_bytes: {}
 
 
 class Accelerator:
@@ -148,14 +152,21 @@ class Accelerator:
         }
 
     def option_names(self) -> Collection[str]:
-        return ()
+        return tuple(self.compiler.told(0))
 
-    def option_sets(self, work: Work) -> Sequence[Mapping[str, str]]:
-        return ({},)
+    def option_sets(self, work: Work, limit_bytes: int) -> Sequence[Mapping[str, str]]:
+        return (self.compiler.told(limit_bytes) if limit_bytes < self.usable_bytes() else {},)
 
     def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:
         needed = {} if self.attached() else self.compiler.options
-        return lowered.compile(compiler_options={**needed, **compiler_options} or None)
+        options = {**needed, **compiler_options}
+        try:
+            return lowered.compile(compiler_options=options or None)
+        except jax.errors.JaxRuntimeError as error:
+            untold = {name: value for name, value in options.items() if name not in self.option_names()}
+            if _UNKNOWN_OPTION not in str(error) or untold == options:
+                raise
+            return lowered.compile(compiler_options=untold or None)
 
     def compiled_bytes(self, compiled: Any) -> CompiledBytes:
         stats = compiled.memory_analysis()

@@ -82,11 +82,12 @@ class Target(Protocol):
     def option_names(self) -> Collection[str]:
         """Names of all compile options that exla sets on some machine of this kind: a plan may come from another."""
 
-    def option_sets(self, work: Work) -> Sequence[Mapping[str, str]]:
+    def option_sets(self, work: Work, limit_bytes: int) -> Sequence[Mapping[str, str]]:
         """Compile options worth trying for a rewritten program, best first; the last needs the least memory.
 
         Args:
           work: what the program spends its time on.
+          limit_bytes: what each device may use.
         """
 
     def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:

@@ -76,7 +76,7 @@ class Cpu:
     def option_names(self) -> Collection[str]:
         return (YNN_OPTION, *WIDE_VECTORS)
 
-    def option_sets(self, work: Work) -> Sequence[Mapping[str, str]]:
+    def option_sets(self, work: Work, limit_bytes: int) -> Sequence[Mapping[str, str]]:
         sets = (YNN_PRODUCTS, NO_YNN) if work.products > MANY_PRODUCTS else (NO_YNN,)
         is_wide = work.exponentials > MANY_EXPONENTIALS and has_wide_vectors()
         return tuple({**names, **WIDE_VECTORS} for names in sets) if is_wide else sets
