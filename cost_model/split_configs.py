@@ -17,7 +17,7 @@ The numbers of a node, -1 where one does not apply (`COLUMNS` names them):
 - 13: log2 of the bytes that one chunk of its loop needs, projected;
 - 14: the option set that the candidate is compiled with, by number;
 - 15: 1 where it was moved into a loop of the user's that reads it, 2 where it is transposed before a chunk loop that
-  multiplies it;
+  multiplies it, 4 where it waits for its readers as bfloat16, 5 where it waits in the host's memory;
 - 16: log2 of the microseconds that the roofline predicts, 17: log2 of the temporary bytes that are projected, both of
   the whole candidate: what is known without learning, for the model to improve on.
 
@@ -56,6 +56,9 @@ COLUMNS = (
 ROLES = ("whole", "inside", "sliced_leaf", "whole_leaf", "stacked", "combined", "carried", "other_start")
 COMBINERS = ("sum", "prod", "max", "min", "and", "or", "xor", "argmax", "argmin", "top_k")
 """In an order that never changes: a place is what a trained model knows. A later one is appended."""
+
+MOVED = {"transpose": 2.0, "convert_element_type": 4.0, "device_put": 5.0}
+"""Primitives by which passes move values that equations have made (`exla.passes.arrange`, `exla.passes.store`)."""
 
 _AT = {name: k for k, name in enumerate(COLUMNS)}
 _ROLE = {name: float(k) for k, name in enumerate(ROLES)}
@@ -206,7 +209,7 @@ class _Place:
     role: str = "whole"
     combiner: str = ""
     sunk: bool = False
-    arranged: bool = False
+    moved: str = ""
 
     def write(self, numbers: np.ndarray) -> None:
         for axis, extent in enumerate(self.extents[:6]):
@@ -214,7 +217,7 @@ class _Place:
         numbers[_AT["depth"]] = len(self.frames)
         numbers[_AT["times"]] = self.times
         numbers[_AT["role"]] = _ROLE[self.role]
-        numbers[_AT["moved"]] = 2 if self.arranged else self.sunk
+        numbers[_AT["moved"]] = MOVED[self.moved] if self.moved else self.sunk
         if self.combiner:
             numbers[_AT["combiner"]] = COMBINERS.index(self.combiner) if self.combiner in COMBINERS else len(COMBINERS)
         if self.frames:
@@ -251,17 +254,17 @@ class _Reader:
                 key = ("equation", number)
                 names.update((v, key) for v in eqn.outvars)
                 self._found(key, eqn, frames, level)
-            elif eqn.primitive.name == "transpose" and not isinstance(eqn.invars[0], Literal):
-                self._arrange(eqn.invars[0], eqn.outvars[0], names)
+            elif eqn.primitive.name in MOVED and not isinstance(eqn.invars[0], Literal):
+                self._move(eqn, names)
             for body in _compat.bodies(eqn):
                 self._walk(Program(jaxpr=body.jaxpr), {}, frames, level + 1)
 
-    def _arrange(self, var: Any, made: Any, names: dict[Any, Key]) -> None:
-        """Note a transposition that no equation of the start has done: its result is what its operand is."""
-        key = names.get(var)
+    def _move(self, eqn: Any, names: dict[Any, Key]) -> None:
+        """Note a move that no equation of the start has done: its result is what its operand is."""
+        key = names.get(eqn.invars[0])
         if key is not None:
-            names[made] = key
-            self._places[key].arranged = True
+            names[eqn.outvars[0]] = key
+            self._places[key].moved = self._places[key].moved or eqn.primitive.name
 
     def _found(self, key: Key, eqn: Any, frames: tuple[_Frame, ...], level: int) -> None:
         place = self._places.get(key)

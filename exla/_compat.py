@@ -284,6 +284,20 @@ def scan_counts(params: Any, operands: int) -> tuple[int, int]:
     return len(list(consts)), len(list(carry))
 
 
+def rows_of_scan(eqn: Any) -> range:
+    """Positions of a scan's operands of which each turn reads a row; of every other equation none."""
+    if eqn.primitive.name != "scan":
+        return range(0)
+    return range(sum(scan_counts(eqn.params, len(eqn.invars))), len(eqn.invars))
+
+
+def stacked_by_scan(eqn: Any) -> range:
+    """Positions of a scan's results of which each turn makes a row; of every other equation none."""
+    if eqn.primitive.name != "scan":
+        return range(0)
+    return range(scan_counts(eqn.params, len(eqn.invars))[1], len(eqn.outvars))
+
+
 def constants_of_bodies(eqn: Any) -> range:
     """Positions of a control-flow equation's operands that its bodies only read, the same on every turn."""
     params = eqn.params
@@ -531,7 +545,15 @@ def trace_flat(fn: Callable[..., Any], avals: Sequence[Any]) -> tuple[Any, Seque
     What `jax.make_jaxpr` does, without what it does for signatures, caches and trees: passes trace thousands of bodies.
     """
     debug = api_util.debug_info("exla", fn, (), {})
-    plain = [core.ShapedArray(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
+    plain = [
+        core.ShapedArray(
+            a.shape,
+            a.dtype,
+            weak_type=getattr(a, "weak_type", False),
+            memory_space=getattr(a, "memory_space", jax.memory.Space.Device),
+        )
+        for a in avals
+    ]
     jaxpr, _, consts, *_ = partial_eval.trace_to_jaxpr_dynamic(linear_util.wrap_init(fn, debug_info=debug), plain)
     return jaxpr, consts
 
@@ -544,6 +566,31 @@ def as_function(closed: Any) -> Callable[..., list[Any]]:
 def close(jaxpr: Any) -> Any:
     """A jaxpr without constants as a closed one."""
     return ClosedJaxpr(jaxpr, ())
+
+
+def closed(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """A jaxpr that was traced and the values of its constvars as a closed one, for the body of an equation."""
+    return ClosedJaxpr(jaxpr.replace(debug_info=_nameless(jaxpr, len(jaxpr.invars))), tuple(consts))
+
+
+def _nameless(jaxpr: Any, inputs: int) -> Any:
+    """The debugging information of a jaxpr of so many inputs, with names for none of them."""
+    return jaxpr.debug_info._replace(arg_names=("",) * inputs, result_paths=("",) * len(jaxpr.outvars))
+
+
+def to_host(x: Any) -> Any:
+    """A value moved to the host's memory."""
+    return jax.device_put(x, jax.memory.Space.Host)
+
+
+def to_device(x: Any) -> Any:
+    """A value moved to the device's memory."""
+    return jax.device_put(x, jax.memory.Space.Device)
+
+
+def is_on_host(aval: Any) -> bool:
+    """Whether values of a type are in the host's memory and not in the device's."""
+    return getattr(aval, "memory_space", None) == jax.memory.Space.Host
 
 
 def copy_of(closed: Any) -> Any:
@@ -630,8 +677,7 @@ def is_drop(var: Any) -> bool:
 def constants_as_inputs(jaxpr: Any) -> Any:
     """The same jaxpr with its constvars as leading inputs."""
     invars = [*jaxpr.constvars, *jaxpr.invars]
-    info = jaxpr.debug_info._replace(arg_names=("",) * len(invars), result_paths=("",) * len(jaxpr.outvars))
-    return jaxpr.replace(constvars=[], invars=invars, debug_info=info)
+    return jaxpr.replace(constvars=[], invars=invars, debug_info=_nameless(jaxpr, len(invars)))
 
 
 def is_extended(dtype: Any) -> bool:

@@ -18,7 +18,7 @@ from exla.targets.base import TARGETS
 from exla.units import parse_size
 
 SEARCHES = ("analytic", "learned", "heuristic", "measured", "evolutionary", "random", "exhaustive", "off")
-NUMERICS = ("reassociate", "exact")
+NUMERICS = ("reassociate", "exact", "mixed")
 RECORDS = ("append", "read", "off")
 VERIFY = ("compile", "run")
 LEARN = ("off", "online")
@@ -41,7 +41,8 @@ class Options:
       memory_limit: cap in bytes on arguments + outputs + temporaries - aliased; None = what the target has.
       search: who chooses what is split; "off" splits nothing, and only rewrites.
       target: what is compiled for, by name; None = the default device.
-      numerics: "reassociate" allows another order of summation, "exact" nothing that changes a value by more.
+      numerics: "reassociate" allows another order of summation, "exact" nothing that changes a value by more, "mixed"
+        also that float32 values wait in bfloat16 where nothing else obeys the limit.
       tensor_size_threshold: values above this many bytes are split although they fit; None = no such threshold.
       tensor_split_size: bytes that one chunk's working set may not exceed; None = no such limit.
       records: whether tuning records are read and written, only read, or neither.

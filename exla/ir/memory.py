@@ -39,12 +39,21 @@ PIECE, PIECE_BYTES = 8, 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One value that is live at the peak, and the path of (position, body) that leads to its program."""
+    """One value that is live at the peak.
+
+    Attributes:
+      program: the program that computes or is given it.
+      path: the way of (position, body) to that program.
+      var: the value.
+      bytes: its size.
+      at: the equation of that program at which the peak is.
+    """
 
     program: Program
     path: Path
     var: Any
     bytes: int
+    at: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +66,14 @@ class Peak:
       bytes: arguments plus the largest sum of live values.
       temporary_bytes: the same without the arguments.
       held: the values that are live at the peak, largest first.
+      at: the equation at which it is.
     """
 
     arguments_bytes: int
     outputs_bytes: int
     bytes: int
     held: tuple[Held, ...]
+    at: int = 0
 
     @property
     def temporary_bytes(self) -> int:
@@ -95,7 +106,7 @@ def project(program: Program, storing: Storing = Storing()) -> Peak:
       The peak and what holds it.
     """
     inside = _inside(program, storing)
-    arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in program.invars]
+    arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v), at=inside.at) for v in program.invars]
     return replace(inside, held=tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes)))
 
 
@@ -124,7 +135,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
             last.update((root, i) for root in roots[v])
     last.update((root, end) for v in outputs for root in roots.get(v, (v,)))
     live: dict[Any, int] = {}
-    best = 0
+    best = best_at = 0
     best_held: tuple[Held, ...] = ()
     total = 0
     for i, eqn in enumerate(program.eqns):
@@ -141,8 +152,8 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
         packed = _packed_bytes(program, eqn) if storing.packs and eqn.primitive.name == "dot_general" else 0
         now = total - reused + packed + (inner.temporary_bytes if inner else 0)
         if now > best:
-            best = now
-            here = (Held(program=program, path=(), var=v, bytes=b) for v, b in live.items())
+            best, best_at = now, i
+            here = (Held(program=program, path=(), var=v, bytes=b, at=i) for v, b in live.items())
             best_held = (*here, *(inner.held if inner else ()))
         for v in [*dying, *(v for v in made if last.get(v, -1) <= i)]:
             total -= live.pop(v, 0)
@@ -152,6 +163,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
         outputs_bytes=sum(value_bytes(v) for v in outputs),
         bytes=arguments_bytes + best,
         held=tuple(sorted(best_held, key=lambda h: -h.bytes)),
+        at=best_at,
     )
 
 
@@ -198,6 +210,8 @@ def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> boo
     if name not in FUSIBLE:
         return False
     users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
+    if any(user.primitive.name == "optimization_barrier" for user in users):
+        return False  # what is behind it is not fused with what is before
     if not all(user.primitive.name in FUSIBLE or _is_fused_into(user, window) for user in users):
         return False
     return name in CHEAP or len(users) <= 1

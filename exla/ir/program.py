@@ -143,9 +143,9 @@ class Program:
 
 
 def value_bytes(var: Any) -> int:
-    """Bytes of a value; abstract tokens have none."""
+    """Bytes of device memory that a value takes; abstract tokens have none, and what is in the host's memory."""
     aval = var.aval
-    if not hasattr(aval, "shape"):
+    if not hasattr(aval, "shape") or _compat.is_on_host(aval):
         return 0
     return math.prod(aval.shape) * _compat.item_bytes(aval.dtype)
 
@@ -203,13 +203,29 @@ def body_program(closed: Any) -> Program | None:
     return None if closed.consts or closed.jaxpr.constvars else Program(jaxpr=closed.jaxpr)
 
 
-def retrace(closed: Any, step: Callable[[Any, list[Any]], list[Any]]) -> Any:
-    """The closed jaxpr that interpreting another one with `step` makes, of the same inputs."""
+def retrace(
+    closed: Any,
+    step: Callable[[Any, list[Any]], list[Any]] | None = None,
+    *,
+    avals: Sequence[Any] | None = None,
+    before: Callable[[list[Any]], list[Any]] = list,
+    after: Callable[[list[Any]], list[Any]] = list,
+) -> Any:
+    """The closed jaxpr that interpreting another one makes.
+
+    Args:
+      closed: the other one.
+      step: evaluates one equation; None = as it is.
+      avals: abstract values of the inputs, where they are others.
+      before: inputs -> those of the other one.
+      after: its results -> results.
+    """
 
     def run(*values: Any) -> list[Any]:
-        return evaluate(closed.jaxpr, [*closed.consts, *values], step)
+        return after(evaluate(closed.jaxpr, [*closed.consts, *before(list(values))], step or as_it_is))
 
-    return jax.make_jaxpr(run)(*(as_struct(v.aval) for v in closed.jaxpr.invars))
+    given = [v.aval for v in closed.jaxpr.invars] if avals is None else avals
+    return _compat.closed(*_compat.trace_flat(run, given))
 
 
 def interpret(

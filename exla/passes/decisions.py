@@ -133,6 +133,29 @@ class Swap:
         return f"swap the operands of the product at equation {self.site.position}{_inside(self.path)}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Keep a value that waits for a later reader in the host's memory, or in a narrower type.
+
+    Attributes:
+      path: as of a split.
+      site: the equation that makes it.
+      result: which of its results.
+      how: "host" or "bfloat16".
+      early: how many of the equations that read it, the first ones, read it as it was computed.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    result: int
+    how: str
+    early: int = 0
+
+    def __str__(self) -> str:
+        where = "in the host's memory" if self.how == "host" else f"as {self.how}, off by at most 0.4 %"
+        return f"keep result {self.result} of equation {self.site.position}{_inside(self.path)} {where}"
+
+
 Order = tuple[tuple[int, ...], ...]
 """Which factors are multiplied at each step, by position among those left; the product is put last (opt_einsum's)."""
 
@@ -169,12 +192,12 @@ class CompileOption:
 
 Rewrite = Replace | Reorder | Swap
 """A decision that computes the same in another way, before anything is split."""
-Change = Split | Sink | Arrange | Rewrite
+Change = Split | Sink | Arrange | Store | Rewrite
 """A decision that changes the program."""
 Decision = Change | CompileOption
 
 
-_SITED: dict[str, Any] = {kind.__name__: kind for kind in (Sink, Arrange, Replace, Swap)}
+_SITED: dict[str, Any] = {kind.__name__: kind for kind in (Sink, Arrange, Store, Replace, Swap)}
 """The kinds that are nothing but a site and plain fields."""
 
 
@@ -194,15 +217,17 @@ def from_json(data: Mapping[str, Any]) -> Decision:
       ValueError: if it is not one.
     """
     fields = {k: v for k, v in data.items() if k != "kind"}
-    for name in ("result", "axis", "chunk", "operand"):
+    for name in ("result", "axis", "chunk", "operand", "early"):
         if name in fields and (not isinstance(fields[name], int) or isinstance(fields[name], bool)):
             raise ValueError(f"not a decision: {name}={fields[name]!r} is no number of something in {data!r}")
+    if not isinstance(fields.get("how", ""), str):
+        raise ValueError(f"not a decision: how={fields['how']!r} is no way to keep a value in {data!r}")
     try:
         if data.get("kind") == "CompileOption":
             if not all(isinstance(text, str) for text in fields.values()):
                 raise ValueError(f"not a decision: {data!r}; name and value are strings")
             return CompileOption(**fields)
-        if data.get("kind") in ("Split", "Sink", "Arrange", "Replace", "Reorder", "Swap"):
+        if data.get("kind") in ("Split", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap"):
             site = Site(**fields.pop("site"))
             path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
             if data["kind"] in _SITED:
@@ -213,4 +238,6 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             return Split(site=site, path=path, growth=Growth(**fields.pop("growth")), **fields)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
-    raise ValueError(f"not a decision: {data!r}; kinds are Arrange, CompileOption, Reorder, Replace, Sink, Split, Swap")
+    raise ValueError(
+        f"not a decision: {data!r}; kinds are Arrange, CompileOption, Reorder, Replace, Sink, Split, Store, Swap"
+    )

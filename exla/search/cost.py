@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from exla import _compat
+from exla._compat import is_on_host
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
@@ -147,6 +148,8 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         return read / machine.compares + machine.kernel_s
     if name in SCATTERS:
         return sum(_elements(v) for v in eqn.invars[1:]) / machine.scatters + machine.kernel_s
+    if name == "device_put":
+        return _moved_s(eqn, machine)
     turns, bodies = _turns(eqn)
     if bodies:
         return turns * sum(predict_s(body, machine) for body in bodies)
@@ -158,6 +161,13 @@ def _reduction_rate(eqn: Any, machine: Machine) -> float:
     longest, axes = machine.longest_fused_reduction, eqn.params.get("axes", ())
     reduced = math.prod(eqn.invars[0].aval.shape[axis] for axis in axes)
     return machine.elements if longest is None or reduced <= longest else machine.chained
+
+
+def _moved_s(eqn: Any, machine: Machine) -> float:
+    """Seconds to move values between the device's memory and the host's; placing them where they are takes none."""
+    pairs = zip(eqn.invars, eqn.outvars, strict=True)
+    moved = sum(max(value_bytes(v), value_bytes(r)) for v, r in pairs if is_on_host(v.aval) != is_on_host(r.aval))
+    return moved / machine.host_bytes_per_s + machine.kernel_s if moved and machine.host_bytes_per_s else 0.0
 
 
 def _product_flops(eqn: Any, tile: int) -> float:

@@ -155,6 +155,7 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
         ),
         machine=attempt.machine,
         exact=options.numerics == "exact",
+        mixed=options.numerics == "mixed",
         rules=options.rules,
         option_sets=() if call.inline else attempt.all_option_sets(),
         room_bytes=max(goal_bytes - floor.arguments_bytes - floor.outputs_bytes, 0),

@@ -184,6 +184,10 @@ class RecordedSpace:
         """What was sunk is among what was split."""
         yield from ()
 
+    def stored(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """What was kept elsewhere is among the unsplit and what was split."""
+        yield from ()
+
     def under(self, candidate: Candidate) -> Iterator[Candidate]:
         yield candidate
 

@@ -14,7 +14,7 @@ from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.program import Program
 from exla.ir.rewrites import REPLACE_RULES, ReplaceRule
-from exla.passes.decisions import Replace, Rewrite
+from exla.passes.decisions import Replace, Rewrite, Store
 from exla.passes.reorder import enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.passes.replay import replay
@@ -86,7 +86,7 @@ def _suits(rule: ReplaceRule, machine: Machine) -> bool:
     return rule.slow_top_k is None or rule.slow_top_k == (machine.select_row_s > 0)
 
 
-def source_of(program: Program, decision: Rewrite) -> str:
+def source_of(program: Program, decision: Rewrite | Store) -> str:
     """The user's line of what a decision changes."""
     for position, which in decision.path:
         program = Program(jaxpr=_compat.bodies(program.eqns[position])[which].jaxpr)

@@ -30,7 +30,7 @@ from exla.ir.memory import Peak, largest_bytes
 from exla.ir.program import Program, value_bytes
 from exla.ir.scopes import numbered
 from exla.passes.arrange import enumerate_arrangements
-from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Split
+from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Split, Store
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
@@ -41,6 +41,7 @@ from exla.passes.steady import Steady
 from exla.search import moves
 from exla.search.beam import rank
 from exla.search.cost import predict_s, projected
+from exla.search.kept import stored
 from exla.search.rewriting import rewrite, source_of
 from exla.strict import tolerate
 from exla.targets.machine import Machine
@@ -131,6 +132,7 @@ class Space:
       goal: what is wanted.
       machine: what is planned for.
       exact: whether what is cut must keep every bit, wherever the chunks begin.
+      mixed: whether values may wait in narrower types than they are computed in.
       rules: opt-in replace rules that are in force too.
       option_sets: the target's compile options; empty where they are not exla's to choose.
       room_bytes: what a rewritten product may take between its factors.
@@ -146,6 +148,7 @@ class Space:
     goal: Goal
     machine: Machine
     exact: bool = False
+    mixed: bool = False
     rules: tuple[str, ...] = ()
     option_sets: Sequence[Mapping[str, str]] = ()
     room_bytes: int = 1 << 62
@@ -231,6 +234,10 @@ class Space:
                 decisions.append(sink)
         if decisions:
             yield self.of(program, (*start.decisions, *decisions), start.seeds)
+
+    def stored(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """The program whose values wait elsewhere, or in narrower types: see `exla.search.kept`."""
+        return stored(self, start, goal or self.goal)
 
     def offers(self, parent: Candidate, goal: Goal | None = None) -> Iterator[Seed]:
         """The regions that could be split next: those of what holds the peak, the largest value first."""
@@ -473,7 +480,8 @@ def replay_all(
       anew: whether equations are found by position alone: the decisions were made where other sizes were.
 
     Returns:
-      The program; the decisions that changed it; the region of each split; the user's line of each rewrite.
+      The program; the decisions that changed it; the region of each split; the user's line of each rewrite and of
+      each value that is kept elsewhere.
 
     Raises:
       ReplayMiss: if one does not apply.
@@ -490,7 +498,7 @@ def replay_all(
             seeds.append(seed)
             continue
         changed = replay(program, decision)
-        if isinstance(decision, Rewrite):
+        if isinstance(decision, Rewrite | Store):
             sources[decision] = source_of(program, decision)
         program = changed
     return program, changes, seeds, sources

@@ -32,6 +32,7 @@ class Facts:
       sorted_per_s: elements that a sort moves per second (an estimate; nothing was measured).
       scattered_per_s: elements that a scatter writes per second (likewise).
       selected_per_s: elements that a top-k looks at per second (likewise).
+      host_bytes_per_s: bandwidth to the host's memory, one way.
       kernel_s: time to start a kernel, or one step of a loop.
       lanes: indices that the hardware takes at once.
       compiler: what the compiler needs to be told: its topology, or its target description.
@@ -52,6 +53,7 @@ class Facts:
     sorted_per_s: float
     scattered_per_s: float
     selected_per_s: float
+    host_bytes_per_s: float
     kernel_s: float
     lanes: int
     compiler: Mapping[str, Any] = field(hash=False)

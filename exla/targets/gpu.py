@@ -66,7 +66,7 @@ def describe(facts: Facts) -> str:
         "l2_cache_size": facts.cache_bytes,
         "clock_rate_ghz": card["clock_ghz"],
         "device_memory_size": facts.memory_bytes,
-        "pcie_bandwidth": int(card["host_bytes_per_s"]),
+        "pcie_bandwidth": int(facts.host_bytes_per_s),
         "device_address_bits": 64,
     }
     text = {"device_vendor": "NVIDIA Corporation", "name": facts.kinds[0], **VERSIONS}

@@ -53,6 +53,7 @@ class Machine:
       cached_bytes_per_s: traffic within them.
       first_touch_bytes_per_s: how fast the system hands out memory that was not in use before.
       cache_bytes: working set of one chunk that stays in fast memory.
+      host_bytes_per_s: traffic between the device's memory and the host's; 0 where they are one.
       kernel_s: time to start one kernel.
       lanes: a chunk of a multiple of so many indices wastes nothing.
       matrix_tile: matrix products are computed in tiles of so many rows and columns.
@@ -78,6 +79,7 @@ class Machine:
     cached_bytes_per_s: float = 1.5e10
     first_touch_bytes_per_s: float = 6e9
     cache_bytes: int = 8 << 20
+    host_bytes_per_s: float = 0.0
     kernel_s: float = 5e-6
     lanes: int = 8
     matrix_tile: int = 1
@@ -118,6 +120,7 @@ class Machine:
             cached_bytes_per_s=REACHED * facts.cached_bytes_per_s,
             first_touch_bytes_per_s=math.inf,
             cache_bytes=facts.cache_bytes // 8,
+            host_bytes_per_s=REACHED * facts.host_bytes_per_s,
             kernel_s=facts.kernel_s,
             lanes=facts.lanes,
             matrix_tile=facts.lanes,

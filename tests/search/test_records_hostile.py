@@ -32,10 +32,12 @@ values = st.recursive(
 wrong_fields = st.dictionaries(st.sampled_from(FIELDS), values, min_size=1, max_size=3).map(
     lambda changes: json.dumps({**json.loads(LINE), **changes}).encode()
 )
+KINDS = ["Split", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap", "CompileOption", "x"]
+FIELDS = ("path", "site", "growth", "chunk", "axis", "result", "rule", "order", "name", "how", "early")
 decisions = st.lists(
     st.fixed_dictionaries(
-        {"kind": st.sampled_from(["Split", "Sink", "Arrange", "Replace", "Reorder", "Swap", "CompileOption", "x"])},
-        optional={n: values for n in ("path", "site", "growth", "chunk", "axis", "result", "rule", "order", "name")},
+        {"kind": st.sampled_from(KINDS)},
+        optional={n: values for n in FIELDS},
     ),
     max_size=3,
 ).map(lambda d: json.dumps({**json.loads(LINE), "decisions": d}).encode())

@@ -31,7 +31,7 @@ def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them.
 
     Where nothing obeys at all, what is cut finer: a small value that stays whole may tie a loop to the big ones that it
-    is made of.
+    is made of. At last what waits elsewhere, or in narrower types, where that is allowed.
     """
     yield from each(worth_compiling(space))
     tried = [(start, _Tried()) for start in starts(space)]
@@ -39,7 +39,9 @@ def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     for start, before in tried:
         is_met |= yield from _descend(space, start, space.goal, before, HOPELESS)
     for start, before in () if is_met else tried:
-        yield from _descend(space, start, replace(space.goal, finest=True), before, HOPELESS_FINER)
+        is_met |= yield from _descend(space, start, replace(space.goal, finest=True), before, HOPELESS_FINER)
+    for start, _ in () if is_met else tried:
+        is_met |= yield from _kept_elsewhere(space, start)
 
 
 @dataclass(kw_only=True)
@@ -93,6 +95,31 @@ def _descend(
             return False
         goal = tightened(goal, first, outcome, space.goal.bytes)
     return False
+
+
+def _kept_elsewhere(space: SearchSpace, start: Candidate) -> Generator[Candidate, Outcome, bool]:
+    """Ask for a program whose values wait elsewhere until one obeys, as it is or split.
+
+    As many wait as are projected to be enough, then as many as the compiler's word asks for, then all.
+    """
+    goal, seen = space.goal, set[tuple[str, int, float]]()
+    while True:
+        over: Goal | None = None
+        for candidate in space.stored(start, goal):
+            if candidate.outcome in seen:
+                continue
+            seen.add(candidate.outcome)
+            if not space.is_met(candidate):
+                if (yield from _descend(space, candidate, space.goal, _Tried(), HOPELESS)):
+                    return True
+                continue
+            outcome = yield candidate
+            if outcome.status == "ok":
+                return True
+            over = over or tightened(goal, candidate, outcome, space.goal.bytes)
+        if over is None or goal.bytes == 0:
+            return False
+        goal = replace(over, bytes=0) if goal is not space.goal else over
 
 
 def _is_hopeless(space: SearchSpace, candidate: Candidate, last: Candidate | None) -> bool:
