@@ -385,8 +385,8 @@ def jit(
         alone; "measured" by running candidates in processes of their own before the first call (also "evolutionary",
         "random", "exhaustive"; CPU only).
       target: what to compile for; None = the default device.
-      numerics: "reassociate" may change the order of sums, "exact" may not change values beyond that either, "mixed" also
-        lets float32 values wait as bfloat16 (off by at most 2**-8 of each) where nothing else obeys the limit.
+      numerics: "reassociate" may change the order of sums, "exact" may not change values beyond that either, "mixed"
+        also lets float32 values wait as bfloat16 (off by at most 2**-8 of each) where nothing else obeys the limit.
       tensor_size_threshold: split values above this although they fit (the paper's knob).
       tensor_split_size: working set that no chunk may exceed (the paper's other knob).
       records: use of the tuning records, "append", "read" or "off".

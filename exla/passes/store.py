@@ -5,8 +5,8 @@
     rewrite: _, vs = scan(v); ...; scan(g, vs)   -> the same inside the two scans, one row at a time
 
 What a backward pass reads of a forward pass is kept until then. It can be computed again (`exla.passes.sink`, splits
-that grow "again"), which is exact; where that does not bring a program under its limit, or its rows hang together so that
-nothing can be cut, it can be kept elsewhere:
+that grow "again"), which is exact; where that does not bring a program under its limit, or its rows hang together so
+that nothing can be cut, it can be kept elsewhere:
 
 * `"host"`: on accelerators, in the host's memory. The bits stay the same; the way there and back takes time. The
   compiler has the last word: where it does not carry out the transfer, its count of bytes says so.

@@ -39,8 +39,8 @@ COMPILER = Compiler(
     options={},
     told=lambda limit_bytes: {"xla_tpu_max_hbm_size_mib": str(max(-(-limit_bytes // (1 << 20)), 1))},
 )
-"""libtpu refuses what does not fit, by the sum that exla's count is too. Before that it orders, and computes again, what
-it can to fit; and it gives up within a second where it would take a minute to compile what is too large."""
+"""libtpu refuses what does not fit, by the sum that exla's count is too. Before that it orders, and computes again,
+what it can to fit; and it gives up within a second where it would take a minute to compile what is too large."""
 
 _SHEETS = tuple(sheets("tpu"))
 for _sheet in _SHEETS:
