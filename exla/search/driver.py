@@ -159,6 +159,7 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
         option_sets=() if call.inline else attempt.all_option_sets(),
         room_bytes=max(goal_bytes - floor.arguments_bytes - floor.outputs_bytes, 0),
         barred=lambda seed: seed.cuts(call.spread),
+        spread=call.spread,
         ranker=lambda: find_ranker(target.name),
         suits=attempt.option_sets,
     )
