@@ -283,7 +283,7 @@ def share_out(
     mesh: Sequence[tuple[str, int]],
     names: Sequence[str],
     taken: Sequence[int | None],
-    left: Sequence[int],
+    left: Sequence[int | None],
 ) -> list[Any]:
     """Evaluate a function on each device's share, in a shard_map over a mesh of whatever devices the program runs on.
 
@@ -293,7 +293,7 @@ def share_out(
       mesh: names and sizes of the mesh's axes.
       names: those along which something is shared out; the others are the compiler's.
       taken: along which axis each operand is shared out; None = every device has it whole.
-      left: along which axis each result is.
+      left: likewise the results; None = every device has the same.
     """
     kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
     over = jax.sharding.AbstractMesh(tuple(n for _, n in mesh), tuple(name for name, _ in mesh), axis_types=kinds)
@@ -327,6 +327,19 @@ def shared_results(eqn: Any) -> dict[tuple[int, int], tuple[tuple[tuple[str, int
             if along:
                 found[k, axis] = (tuple(mesh.shape.items()), along)
     return found
+
+
+def without_shardings(eqn: Any) -> dict[str, Any]:
+    """Parameters that say how a result lies on a mesh whose axes the compiler shares out, which is nothing, as None."""
+    if eqn.primitive.name == "sharding_constraint":
+        return {}
+    return {
+        name: None
+        for name in ("sharding", "out_sharding")
+        if isinstance(said := eqn.params.get(name), jax.sharding.NamedSharding)
+        and _has_auto_axes(said.mesh)
+        and not any(said.spec)
+    }
 
 
 def mesh_axes(names: Any) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ON, MAPPED = "on_eight_devices.py", "mapped_over_eight_devices.py"
+ON, MAPPED, SHARED = "on_eight_devices.py", "mapped_over_eight_devices.py", "shared_over_eight_devices.py"
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,9 @@ from exla.ir.memory import Held
 from exla.ir.program import Program, value_bytes
 from exla.ir.spread import Spread, spread_axes
 from exla.passes.decisions import Growth, Share
-from exla.passes.split.combine import COMBINERS
 from exla.passes.split.decide import enumerate_splits, region_of
-from exla.passes.split.regions import Region, carried_of, factors_of
-from exla.passes.split.shares import map_region
+from exla.passes.split.regions import Region
+from exla.passes.split.shares import Mapped, map_region
 
 MOST_VALUES = 8
 """Of how many of the largest values the axes are looked at."""
@@ -49,8 +48,8 @@ def enumerate_shares(
     held = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in values]
     for seed in enumerate_splits(program, sorted(held, key=lambda h: -h.bytes), growths, MOST_VALUES):
         spread = spread_of(seed.region, spreads)
-        if spread is not None and why_not(seed.region, spread) is None:
-            cut = seed.decision
+        cut = seed.decision
+        if spread is not None and why_not(seed.region, spread, cut.growth.small_bytes) is None:
             yield Share(
                 path=cut.path,
                 site=cut.site,
@@ -70,7 +69,7 @@ def apply_share(program: Program, decision: Share) -> Program:
       decision: the share.
 
     Returns:
-      The program with the region's equations in a `shard_map` for each of its levels.
+      The program with the region's equations in a `shard_map`.
 
     Raises:
       ReplayMiss: if the decision does not apply to this program.
@@ -81,10 +80,10 @@ def apply_share(program: Program, decision: Share) -> Program:
     spread = Spread(mesh=decision.mesh, names=decision.names)
     if not set(spread.names) <= {name for name, _ in spread.mesh}:
         raise ReplayMiss(f"{decision}: the mesh has no such axes")
-    reason = why_not(region, spread)
+    reason = why_not(region, spread, decision.growth.small_bytes)
     if reason is not None:
         raise ReplayMiss(f"{decision}: {reason}")
-    return check(map_region(region, spread))
+    return check(map_region(Mapped(region=region, small_bytes=decision.growth.small_bytes), spread))
 
 
 def spread_of(region: Region, spreads: Mapping[tuple[Any, int], Spread]) -> Spread | None:
@@ -102,26 +101,11 @@ def spread_of(region: Region, spreads: Mapping[tuple[Any, int], Spread]) -> Spre
     return max(found, key=lambda s: (found[s], s.names), default=None)
 
 
-def why_not(region: Region, spread: Spread) -> str | None:
+def why_not(region: Region, spread: Spread, small_bytes: int) -> str | None:
     """Why a region cannot be computed on shares; None where it can."""
     shares = spread.shares
     if shares < 2 or region.size % shares or region.size == shares:
         return f"an axis of {region.size} has no {shares} equal shares that could be cut"
     if region.least_chunk > region.size // shares:
         return f"it takes {region.least_chunk} of the axis at least"
-    if region.repairs:
-        return "its sums run on from chunk to chunk"
-    return next((r for i in sorted(region.instances) if (r := _why_not(region, i)) is not None), None)
-
-
-def _why_not(region: Region, instance: Any) -> str | None:
-    position, name, window = instance
-    rule = factors_of(region.program, position).rule
-    where = f"`{region.program.eqns[position].primitive.name}` at {region.program.source(position)}"
-    if carried_of(region.program, instance) is not None:
-        return f"{where} runs through the axis in order"
-    if window or any(cut is not None and cut[1] for _, cut in region.operands(instance)):
-        return f"{where} reaches into other shares"
-    if name in rule.reduced and COMBINERS.get(rule.reduced[name]).across is None:
-        return f"{where} selects from the whole axis"
-    return None
+    return Mapped(region=region, small_bytes=small_bytes).why_not

@@ -43,6 +43,7 @@ class Combiner:
       exact: context -> whether the result is the same bits in whatever groups the elements are merged.
       across: an array of each of several devices, along a first axis -> their array of the merged state; None where the
         arrays of a state are not merged each for itself.
+      exchange_as: the same inside a `shard_map`: (array, axes of the mesh) -> merged; None = by gathering them.
     """
 
     merge: Callable[[EquationContext, State, State], State]
@@ -52,6 +53,14 @@ class Combiner:
     least_chunk: Callable[[EquationContext], int] = lambda context: 1
     exact: Callable[[EquationContext], bool] = lambda context: True
     across: Callable[[Any], Any] | None = None
+    exchange_as: Callable[[Any, tuple[str, ...]], Any] | None = None
+
+    def exchange(self, array: Any, names: tuple[str, ...]) -> Any:
+        """The merged array of a state, inside a `shard_map`, where each device has one."""
+        if self.exchange_as is not None:
+            return self.exchange_as(array, names)
+        assert self.across is not None
+        return self.across(lax.all_gather(array, names))
 
 
 COMBINERS: Registry[Combiner] = Registry("combiner")
@@ -78,9 +87,9 @@ def _first_axis(reduce: Callable[..., Any]) -> Callable[[Any], Any]:
     return lambda array: reduce(array, (0,))
 
 
-for _name, _operation, _identity, _reduce in (
-    ("sum", lax.add, 0, lax.reduce_sum),
-    ("prod", lax.mul, 1, lax.reduce_prod),
+for _name, _operation, _identity, _reduce, _exchange in (
+    ("sum", lax.add, 0, lax.reduce_sum, lax.psum),
+    ("prod", lax.mul, 1, lax.reduce_prod, None),
 ):
     COMBINERS.register(_name)(
         Combiner(
@@ -90,16 +99,19 @@ for _name, _operation, _identity, _reduce in (
             finish=_narrow,
             exact=_is_integral,
             across=_first_axis(_reduce),
+            exchange_as=_exchange,
         )
     )
-for _name, _operation, _start, _reduce in (
-    ("max", lax.max, lowest, lax.reduce_max),
-    ("min", lax.min, highest, lax.reduce_min),
-    ("and", lax.bitwise_and, all_ones, lax.reduce_and),
-    ("or", lax.bitwise_or, full(0), lax.reduce_or),
-    ("xor", lax.bitwise_xor, full(0), lax.reduce_xor),
+for _name, _operation, _start, _reduce, _exchange in (
+    ("max", lax.max, lowest, lax.reduce_max, lax.pmax),
+    ("min", lax.min, highest, lax.reduce_min, lax.pmin),
+    ("and", lax.bitwise_and, all_ones, lax.reduce_and, None),
+    ("or", lax.bitwise_or, full(0), lax.reduce_or, None),
+    ("xor", lax.bitwise_xor, full(0), lax.reduce_xor, None),
 ):
-    COMBINERS.register(_name)(Combiner(merge=_elementwise(_operation), identity=_start, across=_first_axis(_reduce)))
+    COMBINERS.register(_name)(
+        Combiner(merge=_elementwise(_operation), identity=_start, across=_first_axis(_reduce), exchange_as=_exchange)
+    )
 
 
 def _merge_arg(better: Callable[[Any, Any], Any]) -> Callable[..., State]:
