@@ -3,6 +3,9 @@
 Programs are compared in float64, hold no more than the limit on each device, and exchange no more than the plain ones.
 """
 
+import json
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +14,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import exla
-from exla.passes.decisions import Share
+from exla.errors import ReplayMiss
+from exla.ir.emit import emit
+from exla.passes.decisions import Share, from_json, to_json
+from exla.passes.unless import EXPANSIONS
 from exla.targets.hlo_text import collectives
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -146,4 +152,96 @@ def test_a_shared_axis_is_cut_inside_the_shares(case):
     for got, right, there in zip(jax.tree.leaves(f(*given)), want, jax.tree.leaves(plain(*given)), strict=True):
         assert got.sharding.is_equivalent_to(there.sharding, got.ndim)
         assert got.dtype == right.dtype
+        np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-13 * np.abs(right).max())
+
+
+def test_a_saved_plan_is_replayed(tmp_path):
+    arguments = placed(POINTS, (ROW, None))
+    given = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None)) for x in arguments]
+    compiled = exla.compile(softmax_over_rows, given, memory_limit=LIMIT)
+    assert any(isinstance(d, Share) for d in compiled.plan.decisions)
+    exla.save(compiled, tmp_path / "plan.json")
+    loaded = exla.load(tmp_path / "plan.json", softmax_over_rows, given)
+    assert loaded.plan.decisions == compiled.plan.decisions
+    np.testing.assert_array_equal(loaded(*arguments), compiled(*arguments))
+
+
+def test_what_was_recorded_is_replayed(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXLA_RECORDS", "append")
+    monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path))
+    given = placed(POINTS, (ROW, None))
+    first, second = (exla.jit(some_of_each, memory_limit=LIMIT).plan(*given) for _ in range(2))
+    assert (first.source, second.source) == ("search", "record")
+    assert first.decisions == second.decisions
+
+
+def of_one_share(**changed):
+    """The decision of a program, changed, replayed on it."""
+    space = exla.jit(some_of_each, memory_limit=LIMIT).space(*placed(POINTS, (ROW, None)))
+    (moved,) = space.shared(space.root)
+    (share,) = moved.decisions
+    return space.build([replace(share, **changed)]), moved
+
+
+def test_a_share_is_plain_data():
+    made, moved = of_one_share()
+    assert made.decisions == moved.decisions and made.peak.bytes == moved.peak.bytes
+    (share,) = moved.decisions
+    assert from_json(json.loads(json.dumps(to_json(share)))) == share
+    assert (share.mesh, share.names) == ((("i", 8),), ("i",))
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"mesh": (("i", 7),)}, "no 7 equal shares"),
+        ({"mesh": (("i", 1600),)}, "no 1600 equal shares"),
+        ({"names": ("j",)}, "no such axes"),
+        ({"names": ("i", "i")}, "no such axes"),
+        ({"path": ((0, 0),)}, "in no loop"),
+        ({"axis": 7}, "no axis 7"),
+    ],
+)
+def test_a_share_that_does_not_apply_is_a_miss(changed, why):
+    with pytest.raises(ReplayMiss, match=why):
+        of_one_share(**changed)
+
+
+def test_each_device_counts_from_its_own_first_index():
+    """Whatever the chunks: the body knows where its share begins."""
+    space = exla.jit(by_index, memory_limit=LIMIT).space(*placed(POINTS, (ROW, None)))
+    (moved,) = space.shared(space.root)
+    want = by_index(*POINTS)
+    seeds = [seed for seed in space.offers(moved) if seed.region.size > 24]
+    assert any(seed.region.size == ROWS // 8 for seed in seeds)
+    for program in (moved.program, *(space.cut(moved, seed, 24).program for seed in seeds)):
+        for got, right in zip(jax.jit(emit(program, EXPANSIONS))(*placed(POINTS, (ROW, None))), want, strict=True):
+            np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-13 * np.abs(right).max())
+
+
+REACHING = {
+    "a running sum": lambda x, y: jnp.sort(jnp.cumsum(near(x, y), axis=0), axis=1)[:, ::64],
+    "a window": lambda x, y: (k := near(x, y))[2:] + k[:-2],
+    "turned around": lambda x, y: near(x, y)[::-1] @ y,
+    "the largest few": lambda x, y: jax.lax.top_k(near(x, y).T, 3),
+    "sorted": lambda x, y: jnp.sort(near(x, y), axis=0)[::64],
+    "both with both": lambda x, y: near(x, x).sum(axis=1),
+    "rows with columns": lambda x, y: ((k := near(x, x)) + k.T).sum(axis=1),
+    "the place of the largest": lambda x, y: jnp.argmax(near(x, y), axis=0),
+    "a mean taken off": lambda x, y: ((k := near(x, y)) - k.mean(axis=0)).max(axis=1),
+}
+
+
+@pytest.mark.parametrize("case", REACHING)
+def test_what_reaches_beyond_a_share_is_right_or_refused(case):
+    fn, given = REACHING[case], placed(POINTS, (ROW, None))
+    plain = jax.jit(fn)
+    f = exla.jit(fn, memory_limit=LIMIT)
+    try:
+        plan = f.plan(*given)
+    except exla.MemoryLimitError:
+        return
+    exchanged = [collectives(c.as_text()) for c in (plan.compiled, plain.lower(*given).compile())]
+    assert exchanged[0].total <= exchanged[1].total and exchanged[0].in_loops <= exchanged[1].in_loops
+    for got, right in zip(jax.tree.leaves(f(*given)), jax.tree.leaves(plain(*POINTS)), strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-13 * np.abs(right).max())

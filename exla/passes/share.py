@@ -78,7 +78,7 @@ def apply_share(program: Program, decision: Share) -> Program:
         raise ReplayMiss(f"{decision}: only what is in no loop is computed on shares")
     region = region_of(program, decision)
     spread = Spread(mesh=decision.mesh, names=decision.names)
-    if not set(spread.names) <= {name for name, _ in spread.mesh}:
+    if not set(spread.names) <= {name for name, _ in spread.mesh} or len(set(spread.names)) < len(spread.names):
         raise ReplayMiss(f"{decision}: the mesh has no such axes")
     reason = why_not(region, spread, decision.growth.small_bytes)
     if reason is not None:
