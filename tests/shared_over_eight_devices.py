@@ -3,6 +3,7 @@
 Programs are compared in float64, hold no more than the limit on each device, and exchange no more than the plain ones.
 """
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -14,8 +15,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import exla
+from exla.cost_model.split_configs import COLUMNS, describe
 from exla.errors import ReplayMiss
 from exla.ir.emit import emit
+from exla.ir.fingerprint import fingerprint
 from exla.passes.decisions import Share, from_json, to_json
 from exla.passes.unless import EXPANSIONS
 from exla.targets.hlo_text import collectives
@@ -104,7 +107,18 @@ BOTH, ONE = (NamedSharding(GRID, spec) for spec in (P(("j", "i")), P("i")))
 CASES = {
     **{
         f.__name__: (f, POINTS, (ROW, None), None)
-        for f in (some_of_each, sums, extremes, by_index, noisy, nearest, softmax_over_rows, gradient, two_layers)
+        for f in (
+            some_of_each,
+            sums,
+            extremes,
+            by_index,
+            noisy,
+            nearest,
+            softmax_over_rows,
+            gradient,
+            two_layers,
+            in_turns,
+        )
     },
     "an axis in the middle": (some_of_each, BATCH, (MIDDLE, None), None),
     "sums, an axis in the middle": (lambda x, y: near(x, y).sum(axis=1), BATCH, (MIDDLE, None), None),
@@ -131,9 +145,8 @@ def placed(arguments, shardings):
     return [x if s is None else jax.device_put(x, s) for x, s in zip(arguments, shardings, strict=True)]
 
 
-def loops_in_shares(program):
-    bodies = [e.params["jaxpr"] for e in program.eqns if e.primitive.name == "shard_map"]
-    return [e.params["loop"] for body in bodies for e in body.eqns if e.primitive.name == "exla_split"]
+def is_cut_in_shares(program):
+    return any("exla_split" in str(e.params["jaxpr"]) for e in program.eqns if e.primitive.name == "shard_map")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -144,7 +157,7 @@ def test_a_shared_axis_is_cut_inside_the_shares(case):
     plain = jax.jit(fn, **options)
     f = exla.jit(fn, memory_limit=LIMIT, **options)
     plan = f.plan(*given)
-    assert any(isinstance(d, Share) for d in plan.decisions) and loops_in_shares(plan.program)
+    assert any(isinstance(d, Share) for d in plan.decisions) and is_cut_in_shares(plan.program)
     assert plan.compiled_bytes <= plan.limit_bytes
     exchanged = [collectives(c.as_text()) for c in (plan.compiled, plain.lower(*given).compile())]
     assert exchanged[0].total <= exchanged[1].total and exchanged[0].in_loops == 0
@@ -205,6 +218,17 @@ def test_a_share_is_plain_data():
 def test_a_share_that_does_not_apply_is_a_miss(changed, why):
     with pytest.raises(ReplayMiss, match=why):
         of_one_share(**changed)
+
+
+def test_candidates_that_differ_have_different_numbers():
+    space = exla.jit(sums, memory_limit=LIMIT).space(*placed(POINTS, (ROW, None)))
+    made = [c for start in space.uncut for c in (start, *itertools.islice(space.below(start), 40))]
+    found = list({str(c): c for c in made}.values())
+    numbers = describe(space.starts).configs(found, space.option_sets)
+    assert len({rows.tobytes() for rows in numbers}) >= len({fingerprint(c.program) for c in found}) > 10
+    on_shares = (numbers[:, :, COLUMNS.index("moved")] == 3).any(axis=1)
+    assert on_shares.tolist() == [any(isinstance(d, Share) for d in c.decisions) for c in found]
+    assert 0 < on_shares.sum() < len(found)
 
 
 def test_each_device_counts_from_its_own_first_index():

@@ -99,6 +99,11 @@ class Share:
     mesh: tuple[tuple[str, int], ...]
     names: tuple[str, ...]
 
+    @property
+    def other_axes(self) -> tuple[str, ...]:
+        """The axes of the mesh along which the compiler may share out something inside."""
+        return tuple(name for name, size in self.mesh if size > 1 and name not in self.names)
+
     def __str__(self) -> str:
         along = " and ".join(self.names)
         return f"compute axis {self.axis} of equation {self.site.position} on each device's share along {along}"

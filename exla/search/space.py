@@ -302,9 +302,15 @@ class Space:
         return made is not None and self.is_steady(made)
 
     def bar(self, candidate: Candidate) -> None:
-        """Offer none of a candidate's splits any more, and after a few such candidates none of its shares."""
+        """Offer none of a candidate's splits any more, and none of its shares where these are to blame.
+
+        They are where every split is inside them and no axis of the mesh is left to be exchanged along; else after a
+        few such candidates.
+        """
         self._barred.update(seed.split(0) for seed in candidate.seeds)
-        self._barred_shares.update(d for d in candidate.decisions if isinstance(d, Share))
+        for share in (d for d in candidate.decisions if isinstance(d, Share)):
+            is_to_blame = not share.other_axes and all(split.path for split in candidate.splits)
+            self._barred_shares[share] += MOST_BARRED if is_to_blame else 1
 
     def is_barred(self, seed: Seed) -> bool:
         """Whether a region is not to be split."""
