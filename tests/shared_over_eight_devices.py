@@ -243,6 +243,14 @@ def test_each_device_counts_from_its_own_first_index():
             np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-13 * np.abs(right).max())
 
 
+def test_a_refusal_says_why_an_axis_is_not_cut_in_the_shares():
+    f = exla.jit(lambda x, y: jnp.sort(jnp.cumsum(near(x, y), axis=0), axis=1)[:, ::64], memory_limit=LIMIT)
+    with pytest.raises(
+        exla.MemoryLimitError, match="along i of the mesh .* `cumsum` at .* runs through the axis in order"
+    ):
+        f.plan(*placed(POINTS, (ROW, None)))
+
+
 REACHING = {
     "a running sum": lambda x, y: jnp.sort(jnp.cumsum(near(x, y), axis=0), axis=1)[:, ::64],
     "a window": lambda x, y: (k := near(x, y))[2:] + k[:-2],

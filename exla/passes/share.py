@@ -24,7 +24,7 @@ from exla.ir.memory import Held
 from exla.ir.program import Program, value_bytes
 from exla.ir.spread import Spread, spread_axes
 from exla.passes.decisions import Growth, Share
-from exla.passes.split.decide import enumerate_splits, region_of
+from exla.passes.split.decide import Seed, enumerate_splits, region_of
 from exla.passes.split.regions import Region
 from exla.passes.split.shares import Mapped, map_region
 
@@ -42,14 +42,9 @@ def enumerate_shares(
       arguments: (argument, axis) -> how it is shared out.
       growths: the ways to grow a region that are tried; values up to the smallest threshold are not looked at.
     """
-    spreads = spread_axes(program, arguments)
-    least = min(how.small_bytes for how in growths)
-    values = (v for eqn in program.eqns for v in eqn.outvars if value_bytes(v) > least)
-    held = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in values]
-    for seed in enumerate_splits(program, sorted(held, key=lambda h: -h.bytes), growths, MOST_VALUES):
-        spread = spread_of(seed.region, spreads)
+    for seed, spread in _along_spreads(program, spread_axes(program, arguments), growths):
         cut = seed.decision
-        if spread is not None and why_not(seed.region, spread, cut.growth.small_bytes) is None:
+        if why_not(seed.region, spread, cut.growth.small_bytes) is None:
             yield Share(
                 path=cut.path,
                 site=cut.site,
@@ -59,6 +54,30 @@ def enumerate_shares(
                 mesh=spread.mesh,
                 names=spread.names,
             )
+
+
+def why_not_shared(
+    program: Program, arguments: Mapping[tuple[int, int], Spread | None], growths: Sequence[Growth]
+) -> Iterator[str]:
+    """Say what stands in the way where nothing that is cut along a shared axis can be computed on shares."""
+    spreads = spread_axes(program, arguments)
+    for seed, spread in _along_spreads(program, spreads, growths):
+        reason = why_not(seed.region, spread, seed.decision.growth.small_bytes)
+        if reason is not None:
+            yield f"What lies along {' and '.join(spread.names)} of the mesh is not cut inside the shares: {reason}."
+
+
+def _along_spreads(
+    program: Program, spreads: Mapping[tuple[Any, int], Spread], growths: Sequence[Growth]
+) -> Iterator[tuple[Seed, Spread]]:
+    """The regions that the largest values make along axes that are shared out."""
+    least = min(how.small_bytes for how in growths)
+    values = (v for eqn in program.eqns for v in eqn.outvars if value_bytes(v) > least)
+    held = [Held(program=program, path=(), var=v, bytes=value_bytes(v)) for v in values]
+    for seed in enumerate_splits(program, sorted(held, key=lambda h: -h.bytes), growths, MOST_VALUES):
+        spread = spread_of(seed.region, spreads)
+        if spread is not None:
+            yield seed, spread
 
 
 def apply_share(program: Program, decision: Share) -> Program:

@@ -242,4 +242,5 @@ def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> Memory
         peak=floor,
         fixed_bytes=fixed,
         devices=search.call.devices,
+        spread=search.call.spread,
     )
