@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -168,6 +168,7 @@ class Space:
     _steady: dict[tuple[Change, ...], Steady] = field(default_factory=dict, init=False)
     _barred: set[Split] = field(default_factory=set, init=False)
     _barred_shares: Counter[Share] = field(default_factory=Counter, init=False)
+    _shared: dict[Any, Candidate | None] = field(default_factory=dict, init=False)
     _offered: dict[Any, list[Seed]] = field(default_factory=dict, init=False)
     _cut: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
     _same: dict[Any, Candidate] = field(default_factory=dict, init=False)
@@ -243,21 +244,31 @@ class Space:
 
     def shared(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """The program that computes on each device's share what lies along axes which they share out, if any does."""
+        if not self.spread:
+            return
         room = max((goal or self.goal).bytes - start.peak.arguments_bytes - start.peak.outputs_bytes, 1)
-        ways = [Growth(small_bytes=small, exact=self.exact) for small in _thresholds(room)]
+        out = frozenset(share for share, count in self._barred_shares.items() if count >= MOST_BARRED)
+        key = (start.decisions, *_thresholds(room), out)
+        if key not in self._shared:
+            self._shared[key] = self._on_shares(start, _thresholds(room), out)
+        made = self._shared[key]
+        if made is not None:
+            yield made
+
+    def _on_shares(self, start: Candidate, thresholds: Sequence[int], out: Set[Share]) -> Candidate | None:
+        """A start with what can be computed on each device's share, but for what was tried in vain; None = nothing."""
+        ways = [Growth(small_bytes=small, exact=self.exact) for small in thresholds]
         program, decisions = start.program, list[Share]()
-        while self.spread and len(decisions) < MOST_SHARES:
+        while len(decisions) < MOST_SHARES:
             with tolerate("computing on each device's share"):
                 offered = enumerate_shares(program, self.spread, ways)
-                share = next((s for s in offered if self._barred_shares[s] < MOST_BARRED), None)
+                share = next((s for s in offered if s not in out), None)
                 if share is None:
                     break
                 program = apply_share(program, share)
                 decisions.append(share)
-        if decisions:
-            made = self.of(program, (*start.decisions, *decisions), start.seeds)
-            if self.is_steady(made):
-                yield made
+        made = self.of(program, (*start.decisions, *decisions), start.seeds) if decisions else None
+        return made if made is not None and self.is_steady(made) else None
 
     def moved(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """A start with values computed inside what reads them, or on each device's share, or both."""

@@ -10,7 +10,7 @@ what it reads is there. Only where sums are repaired after their loop is the who
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from exla import _compat
@@ -26,8 +26,6 @@ Loops = dict[int, tuple[Loop, list[Leaf]]]
 """Level -> its loop, and what that reads."""
 Node = tuple[str, int]
 """What runs in a rewritten program: ("loop", level), ("whole", position), or ("repair", position) after its loop."""
-Run = Callable[[int, Loop, Sequence[Any]], list[Any]]
-"""(level, its loop, operands) -> what the loop computes."""
 
 
 def split_program(region: Region, chunk: int) -> Program:
@@ -40,16 +38,9 @@ def split_program(region: Region, chunk: int) -> Program:
     Returns:
       The program with one `exla_split` equation for each level of the region of which anything is wanted.
     """
-    loops = loops_of(region, chunk)
-    order = order_of(region, loops)
-    if not region.repairs:
-        return _spliced(region, loops, order)
-    return traced(region, loops, order, lambda level, loop, operands: _run_loop(region, level, loop, operands))
-
-
-def loops_of(region: Region, chunk: int) -> Loops:
-    """The loop of each level of a region of which anything is wanted."""
-    return {level: make_loop(region, level, chunk) for level in region.levels if loop_results(region, level)}
+    loops = {level: make_loop(region, level, chunk) for level in region.levels if loop_results(region, level)}
+    order = _order(region, {level: leaves for level, (_, leaves) in loops.items()})
+    return _traced(region, loops, order) if region.repairs else _spliced(region, loops, order)
 
 
 def _spliced(region: Region, loops: Loops, order: list[Node]) -> Program:
@@ -81,8 +72,8 @@ def _spliced(region: Region, loops: Loops, order: list[Node]) -> Program:
     return Program(jaxpr=program.jaxpr.replace(eqns=eqns, outvars=outvars), consts=program.consts)
 
 
-def traced(region: Region, loops: Loops, order: list[Node], run: Run) -> Program:
-    """The program traced again with the loops, as `run` runs them, and the repairs of their sums."""
+def _traced(region: Region, loops: Loops, order: list[Node]) -> Program:
+    """The program traced again with the loops and the repairs of their sums."""
     program = region.program
 
     def rewritten(*inputs: Any) -> list[Any]:
@@ -94,7 +85,7 @@ def traced(region: Region, loops: Loops, order: list[Node], run: Run) -> Program
         for kind, k in order:
             if kind == "loop":
                 loop, leaves = loops[k]
-                results = run(k, loop, [read(v) for v, _ in leaves])
+                results = _run_loop(region, k, loop, [read(v) for v, _ in leaves])
                 made = loop_results(region, k)
                 env.update((v, r) for (v, wanted), r in zip(made, results, strict=True) if wanted)
             elif kind == "repair":
@@ -121,14 +112,14 @@ def _loop_equation(region: Region, level: int, loop: Loop, operands: Sequence[An
     return program.eqns[-1]
 
 
-def order_of(region: Region, loops: Loops) -> list[Node]:
+def _order(region: Region, leaves: dict[int, list[Leaf]]) -> list[Node]:
     """Order of what runs: by need, earliest equation first."""
     program = region.program
     reads: dict[Node, list[Any]] = {}
     makes: dict[Any, Node] = {}
     for position in region.whole:
         reads["whole", position] = [v for v in program.eqns[position].invars if not isinstance(v, Literal)]
-    for level, (_, found) in loops.items():
+    for level, found in leaves.items():
         reads["loop", level] = [v for v, _ in found if not isinstance(v, Literal)]
         makes.update((v, ("loop", level)) for v, wanted in loop_results(region, level) if wanted)
     for (position, _, _), repair in region.repairs.items():
