@@ -12,7 +12,6 @@ cut inside the shares only; what is chosen makes them exchange no more than the 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
-from exla import _compat
 from exla.errors import ExlaError
-from exla.ir.spread import Spread
+from exla.ir.spread import Spread, spreads_of
 from exla.options import Options
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import projected
@@ -56,16 +54,12 @@ class Placement:
     @property
     def spread(self) -> dict[tuple[int, int], Spread | None]:
         """(argument, axis) -> how several devices share it out; None where axes of the mesh are part of types."""
-        found: dict[tuple[int, int], Spread | None] = {}
-        for k, s in enumerate(self.arguments):
-            if not isinstance(s, NamedSharding):
-                continue
-            mesh = _compat.auto_mesh(s.mesh)
-            for axis, entry in enumerate(s.spec):
-                names = _compat.mesh_axes(entry)
-                if math.prod(s.mesh.shape[n] for n in names) > 1:
-                    found[k, axis] = None if mesh is None else Spread(mesh=mesh, names=names)
-        return found
+        return {
+            (k, axis): spread
+            for k, s in enumerate(self.arguments)
+            if isinstance(s, NamedSharding)
+            for axis, spread in spreads_of(s).items()
+        }
 
     def brought(self, leaves: Sequence[Any]) -> list[Any]:
         """The flat arguments, those that are committed elsewhere brought to where they are wanted, as by jax.jit."""

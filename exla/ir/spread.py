@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jax.sharding import NamedSharding
+
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.program import Program
@@ -37,6 +39,16 @@ class Spread:
         """How many shares there are of it."""
         sizes = dict(self.mesh)
         return math.prod(sizes[name] for name in self.names)
+
+
+def spreads_of(sharding: NamedSharding) -> dict[int, Spread | None]:
+    """Axis -> how several devices share it out by a sharding; None where axes of the mesh are part of types."""
+    mesh, found = _compat.auto_mesh(sharding.mesh), dict[int, Spread | None]()
+    for axis, entry in enumerate(sharding.spec):
+        names = _compat.mesh_axes(entry)
+        if math.prod(sharding.mesh.shape[name] for name in names) > 1:
+            found[axis] = None if mesh is None else Spread(mesh=mesh, names=names)
+    return found
 
 
 def spread_axes(program: Program, arguments: Mapping[tuple[int, int], Spread | None]) -> dict[tuple[Any, int], Spread]:
