@@ -34,7 +34,11 @@ wrong_fields = st.dictionaries(st.sampled_from(FIELDS), values, min_size=1, max_
 )
 decisions = st.lists(
     st.fixed_dictionaries(
-        {"kind": st.sampled_from(["Split", "Sink", "Arrange", "Replace", "Reorder", "Swap", "CompileOption", "x"])},
+        {
+            "kind": st.sampled_from(
+                ["Split", "Share", "Sink", "Arrange", "Replace", "Reorder", "Swap", "CompileOption", "x"]
+            )
+        },
         optional={n: values for n in ("path", "site", "growth", "chunk", "axis", "result", "rule", "order", "name")},
     ),
     max_size=3,
