@@ -245,7 +245,7 @@ def from_json(data: Mapping[str, Any]) -> Decision:
                 names = tuple(str(name) for name in fields.pop("names"))
                 return Share(site=site, path=path, growth=growth, mesh=mesh, names=names, **fields)
             return Split(site=site, path=path, growth=growth, **fields)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
     kinds = "Arrange, CompileOption, Reorder, Replace, Share, Sink, Split, Swap"
     raise ValueError(f"not a decision: {data!r}; kinds are {kinds}")

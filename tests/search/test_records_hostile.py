@@ -39,7 +39,10 @@ decisions = st.lists(
                 ["Split", "Share", "Sink", "Arrange", "Replace", "Reorder", "Swap", "CompileOption", "x"]
             )
         },
-        optional={n: values for n in ("path", "site", "growth", "chunk", "axis", "result", "rule", "order", "name")},
+        optional={
+            n: values
+            for n in ("path", "site", "growth", "chunk", "axis", "result", "rule", "order", "name", "mesh", "names")
+        },
     ),
     max_size=3,
 ).map(lambda d: json.dumps({**json.loads(LINE), "decisions": d}).encode())
