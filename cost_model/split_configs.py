@@ -17,7 +17,8 @@ The numbers of a node, -1 where one does not apply (`COLUMNS` names them):
 - 13: log2 of the bytes that one chunk of its loop needs, projected;
 - 14: the option set that the candidate is compiled with, by number;
 - 15: 1 where it was moved into a loop of the user's that reads it, 2 where it is transposed before a chunk loop that
-  multiplies it, 4 where it waits for its readers as bfloat16, 5 where it waits in the host's memory;
+  multiplies it, 3 where it is computed on each device's share, 4 where it waits for its readers as bfloat16, 5 where it
+  waits in the host's memory;
 - 16: log2 of the microseconds that the roofline predicts, 17: log2 of the temporary bytes that are projected, both of
   the whole candidate: what is known without learning, for the model to improve on.
 
@@ -210,6 +211,7 @@ class _Place:
     combiner: str = ""
     sunk: bool = False
     moved: str = ""
+    shared: bool = False
 
     def write(self, numbers: np.ndarray) -> None:
         for axis, extent in enumerate(self.extents[:6]):
@@ -217,7 +219,7 @@ class _Place:
         numbers[_AT["depth"]] = len(self.frames)
         numbers[_AT["times"]] = self.times
         numbers[_AT["role"]] = _ROLE[self.role]
-        numbers[_AT["moved"]] = MOVED[self.moved] if self.moved else self.sunk
+        numbers[_AT["moved"]] = MOVED[self.moved] if self.moved else 3 if self.shared else self.sunk
         if self.combiner:
             numbers[_AT["combiner"]] = COMBINERS.index(self.combiner) if self.combiner in COMBINERS else len(COMBINERS)
         if self.frames:
@@ -243,21 +245,26 @@ class _Reader:
         self._walk(program, names, (), 0)
         return self._places
 
-    def _walk(self, program: Program, names: dict[Any, Key], frames: tuple[_Frame, ...], level: int) -> None:
+    def _walk(
+        self, program: Program, names: dict[Any, Key], frames: tuple[_Frame, ...], level: int, shared: bool = False
+    ) -> None:
         """Read a program; `names` says what its inputs are, and is completed by what its results are."""
         for eqn in program.eqns:
             if eqn.primitive.name == "exla_split":
-                self._read_loop(eqn, names, frames, level)
+                self._read_loop(eqn, names, frames, level, shared)
                 continue
             number = equation_number(eqn)
+            if eqn.primitive.name == "shard_map" and number is None:
+                self._read_shares(eqn, names, frames, level)
+                continue
             if number is not None:
                 key = ("equation", number)
                 names.update((v, key) for v in eqn.outvars)
-                self._found(key, eqn, frames, level)
+                self._found(key, eqn, frames, level, shared)
             elif eqn.primitive.name in MOVED and not isinstance(eqn.invars[0], Literal):
                 self._move(eqn, names)
             for body in _compat.bodies(eqn):
-                self._walk(Program(jaxpr=body.jaxpr), {}, frames, level + 1)
+                self._walk(Program(jaxpr=body.jaxpr), {}, frames, level + 1, shared)
 
     def _move(self, eqn: Any, names: dict[Any, Key]) -> None:
         """Note a move that no equation of the start has done: its result is what its operand is."""
@@ -266,20 +273,30 @@ class _Reader:
             names[eqn.outvars[0]] = key
             self._places[key].moved = self._places[key].moved or eqn.primitive.name
 
-    def _found(self, key: Key, eqn: Any, frames: tuple[_Frame, ...], level: int) -> None:
+    def _read_shares(self, eqn: Any, names: dict[Any, Key], frames: tuple[_Frame, ...], level: int) -> None:
+        """Read what is computed on each device's share, which is no control flow of the user's."""
+        (body,) = _compat.bodies(eqn)
+        given = zip(eqn.invars, body.jaxpr.invars, strict=True)
+        inner = {v: names[o] for o, v in given if not isinstance(o, Literal) and o in names}
+        self._walk(Program(jaxpr=body.jaxpr), inner, frames, level, shared=True)
+        left = zip(eqn.outvars, body.jaxpr.outvars, strict=True)
+        names.update((o, inner[v]) for o, v in left if not isinstance(v, Literal) and v in inner)
+
+    def _found(self, key: Key, eqn: Any, frames: tuple[_Frame, ...], level: int, shared: bool) -> None:
         place = self._places.get(key)
         extents = tuple(getattr(eqn.outvars[0].aval, "shape", ())) if eqn.outvars else ()
         sunk = level > self._levels.get(key[1], level)
         role = "inside" if frames else "whole"
         if place is None:
-            self._places[key] = _Place(extents=extents, frames=frames, role=role, sunk=sunk)
+            self._places[key] = _Place(extents=extents, frames=frames, role=role, sunk=sunk, shared=shared)
             return
         if frames != place.frames:  # one equation of the start may have become several
             place.times += 1
         if len(frames) > len(place.frames):
             place.extents, place.frames, place.role, place.sunk = extents, frames, role, sunk
+            place.shared = shared
 
-    def _read_loop(self, eqn: Any, names: dict[Any, Key], frames: tuple[_Frame, ...], level: int) -> None:
+    def _read_loop(self, eqn: Any, names: dict[Any, Key], frames: tuple[_Frame, ...], level: int, shared: bool) -> None:
         loop: Loop = eqn.params["loop"]
         frame = _Frame(self._loops, loop.size / loop.chunk, project(loop.body).bytes)
         self._loops += 1
@@ -297,7 +314,7 @@ class _Reader:
                 place.role = "whole_leaf" if place.role == "whole" else place.role
             else:
                 place.role, place.extents = "sliced_leaf", tuple(v.aval.shape)
-        self._walk(loop.body, inner, (*frames, frame), level)
+        self._walk(loop.body, inner, (*frames, frame), level, shared)
         partials = list(loop.body.outvars)
         results = list(eqn.outvars)
         for output in loop.outputs:

@@ -276,6 +276,82 @@ def map_over_shards(
         return list(mapped(*operands))
 
 
+def share_out(
+    operands: Sequence[Any],
+    run: Callable[..., list[Any]],
+    *,
+    mesh: Sequence[tuple[str, int]],
+    names: Sequence[str],
+    taken: Sequence[int | None],
+    left: Sequence[int | None],
+) -> list[Any]:
+    """Evaluate a function on each device's share, in a shard_map over a mesh of whatever devices the program runs on.
+
+    Args:
+      operands: what is shared out.
+      run: from the shares to those of the results.
+      mesh: names and sizes of the mesh's axes.
+      names: those along which something is shared out; the others are the compiler's.
+      taken: along which axis each operand is shared out; None = every device has it whole.
+      left: likewise the results; None = every device has the same.
+    """
+    kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
+    over = jax.sharding.AbstractMesh(tuple(n for _, n in mesh), tuple(name for name, _ in mesh), axis_types=kinds)
+
+    def spec(axis: int | None) -> Any:
+        return jax.sharding.PartitionSpec(*(() if axis is None else (*(None,) * axis, tuple(names))))
+
+    mapped = jax.shard_map(
+        lambda *shares: tuple(run(*shares)),
+        mesh=over,
+        in_specs=tuple(map(spec, taken)),
+        out_specs=tuple(map(spec, left)),
+        axis_names=frozenset(names),
+        check_vma=False,
+    )
+    return list(mapped(*operands))
+
+
+def shared_results(eqn: Any) -> dict[tuple[int, int], tuple[tuple[tuple[str, int], ...], tuple[str, ...]]]:
+    """(result, axis) of a shard_map that is shared out -> names and sizes of its mesh's axes, and those it is along.
+
+    Empty where the mesh has axes that are part of the types of arrays.
+    """
+    mesh = eqn.params["mesh"]
+    if not _has_auto_axes(mesh):
+        return {}
+    found = {}
+    for k, spec in enumerate(eqn.params["out_specs"]):
+        for axis, names in enumerate(spec):
+            along = mesh_axes(names)
+            if along:
+                found[k, axis] = (tuple(mesh.shape.items()), along)
+    return found
+
+
+def without_shardings(eqn: Any) -> dict[str, Any]:
+    """Parameters that say how a result lies on a mesh whose axes the compiler shares out, which is nothing, as None."""
+    if eqn.primitive.name == "sharding_constraint":
+        return {}
+    return {
+        name: None
+        for name in ("sharding", "out_sharding")
+        if isinstance(said := eqn.params.get(name), jax.sharding.NamedSharding)
+        and _has_auto_axes(said.mesh)
+        and not any(said.spec)
+    }
+
+
+def mesh_axes(names: Any) -> tuple[str, ...]:
+    """The mesh axes of one entry of a PartitionSpec."""
+    return names if isinstance(names, tuple) else (names,) if isinstance(names, str) else ()
+
+
+def auto_mesh(mesh: Any) -> tuple[tuple[str, int], ...] | None:
+    """Names and sizes of the axes of a mesh; None where some are part of the types of arrays."""
+    return tuple(mesh.shape.items()) if _has_auto_axes(mesh) else None
+
+
 def scan_counts(params: Any, operands: int) -> tuple[int, int]:
     """How many of a scan's operands are constants of its body, and how many its carry; the rest are its rows."""
     if "num_consts" in params:

@@ -6,13 +6,12 @@ device. A program that is split is another function of flat arrays, so it has to
     place = placement({"out_shardings": on_3}, leaves, (args, kwargs), out_tree)
     place.arguments, place.results, place.devices      # (None, None), (on_3,), {device 3}
 
-On several devices a program is planned as one, each device holding its share. What they share out already is cut by
-nobody else (`spread`); what is chosen makes them exchange no more than the plain program does.
+On several devices a program is planned as one, each device holding its share. What they share out already (`spread`) is
+cut inside the shares only; what is chosen makes them exchange no more than the plain program does.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from exla.errors import ExlaError
+from exla.ir.spread import Spread, spreads_of
 from exla.options import Options
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import projected
@@ -52,15 +52,14 @@ class Placement:
         return None if self.unknown is None else f"split programs take shardings only, not {self.unknown!r}"
 
     @property
-    def spread(self) -> frozenset[tuple[int, int]]:
-        """(argument, axis) of what is shared out among several devices."""
-        return frozenset(
-            (k, axis)
+    def spread(self) -> dict[tuple[int, int], Spread | None]:
+        """(argument, axis) -> how several devices share it out; None where axes of the mesh are part of types."""
+        return {
+            (k, axis): spread
             for k, s in enumerate(self.arguments)
             if isinstance(s, NamedSharding)
-            for axis, names in enumerate(s.spec)
-            if math.prod(s.mesh.shape[n] for n in _named(names)) > 1
-        )
+            for axis, spread in spreads_of(s).items()
+        }
 
     def brought(self, leaves: Sequence[Any]) -> list[Any]:
         """The flat arguments, those that are committed elsewhere brought to where they are wanted, as by jax.jit."""
@@ -104,11 +103,6 @@ def placement(
         devices=frozenset(d for s in said if isinstance(s, Sharding) for d in s.device_set),
         unknown=next((s for s in said if not isinstance(s, Sharding)), None),
     )
-
-
-def _named(names: Any) -> tuple[str, ...]:
-    """The mesh axes of one entry of a PartitionSpec."""
-    return names if isinstance(names, tuple) else (names,) if isinstance(names, str) else ()
 
 
 def committed(x: Any) -> Sharding | None:

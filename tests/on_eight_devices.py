@@ -124,20 +124,23 @@ def test_several_devices_each_hold_their_share_and_exchange_no_more_than_before(
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_shared_out_is_cut_by_nobody_else():
-    """The rows are shared out; what is cut are the columns, which every device has."""
+def test_what_is_shared_out_is_cut_in_the_shares_only():
+    """The rows are shared out: there is no loop over all of them."""
     x, y, v = points()
     f = exla.jit(lambda x, y, v: kernel_product(x, y, v), memory_limit="40KiB")
     plan = f.plan(jax.device_put(x, SPREAD), y, v)
-    (loop,) = (e.params["loop"] for e in plan.program.eqns if e.primitive.name == "exla_split")
-    assert loop.size == len(y) != len(x)
+    around = [e.params["loop"].size for e in plan.program.eqns if e.primitive.name == "exla_split"]
+    shares = [e.params["jaxpr"] for e in plan.program.eqns if e.primitive.name == "shard_map"]
+    inside = [e.params["loop"].size for body in shares for e in body.eqns if e.primitive.name == "exla_split"]
+    assert around + inside and len(x) not in around
 
 
 def test_a_program_that_only_more_exchange_would_fit_is_refused():
-    x, y, _ = points()
-    f = exla.jit(lambda x, y: jnp.sort(x @ y.T, axis=0)[::64], memory_limit="40KiB")
+    """Some columns after the others would fit, but they would be gathered on every turn."""
+    x = jax.device_put(np.random.default_rng(0).standard_normal((4096, 64), np.float32), SPREAD)
+    f = exla.jit(lambda x: jnp.sort(jnp.sin(x), axis=0)[::64], memory_limit="300KiB")
     with pytest.raises(exla.MemoryLimitError):
-        f(jax.device_put(x, SPREAD), y)
+        f(x)
 
 
 def test_a_spread_call_is_planned_apart_from_one_on_a_single_device():

@@ -1,4 +1,4 @@
-"""Where calls run: `on_eight_devices.py` and `mapped_over_eight_devices.py`, in a process that has eight."""
+"""Where calls run: `on_`, `mapped_over_` and `shared_over_eight_devices.py`, in a process that has eight."""
 
 import os
 import subprocess
@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
-ON, MAPPED = "on_eight_devices.py", "mapped_over_eight_devices.py"
+ON, MAPPED, SHARED = "on_eight_devices.py", "mapped_over_eight_devices.py", "shared_over_eight_devices.py"
 
 
 @pytest.mark.parametrize(
-    ("cases", "which"), [(ON, "not sweep"), pytest.param(ON, "sweep", marks=pytest.mark.sweep), (MAPPED, "not sweep")]
+    ("cases", "which"),
+    [
+        (ON, "not sweep"),
+        pytest.param(ON, "sweep", marks=pytest.mark.sweep),
+        (MAPPED, "not sweep"),
+        (SHARED, "not sweep"),
+    ],
 )
 def test_on_eight_devices(cases, which):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"

@@ -250,6 +250,10 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     shares = _compat.shares(eqn)  # each of so many devices has one
     largest = replace(largest, bytes=largest.bytes * shares, arguments_bytes=largest.arguments_bytes * shares)
     carried = sum(value_bytes(v) for v in eqn.outvars)
+    held = _below(position, which, largest) if bodies and all(map(body_program, bodies)) else ()
+    if eqn.primitive.name == "shard_map":  # its results are counted around it
+        inside = max(largest.temporary_bytes - carried, 0)
+        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=inside, held=held)
     if eqn.primitive.name in VIEWS:  # `exla_unless`: its results are there already, and what it holds is cut with them
         piece = piece_of(eqn)
         share = 1.0 if piece is None else piece[1] / eqn.invars[0].aval.shape[piece[0]]
@@ -259,7 +263,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         arguments_bytes=0,
         outputs_bytes=0,
         bytes=largest.temporary_bytes + carried,
-        held=_below(position, which, largest) if bodies and all(map(body_program, bodies)) else (),
+        held=held,
     )
 
 

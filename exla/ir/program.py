@@ -332,4 +332,4 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
         return operands
     if eqn.primitive.name == "pad" and not any(map(any, eqn.params["padding_config"])):
         return operands[:1]
-    return _compat.bind(eqn, *operands, source=source)
+    return _compat.bind(eqn, *operands, source=source, **_compat.without_shardings(eqn))

@@ -81,6 +81,35 @@ class Sink:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Share:
+    """Compute what is cut along an axis that devices share out on each device's share, in a `shard_map`.
+
+    Attributes:
+      path: (): only what is in no loop is computed so.
+      site: as of a split, with `result`, `axis` and `growth`.
+      mesh: names and sizes of the axes of the devices' mesh.
+      names: those along which the axis is shared out, the outermost first.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    result: int
+    axis: int
+    growth: Growth
+    mesh: tuple[tuple[str, int], ...]
+    names: tuple[str, ...]
+
+    @property
+    def other_axes(self) -> tuple[str, ...]:
+        """The axes of the mesh along which the compiler may share out something inside."""
+        return tuple(name for name, size in self.mesh if size > 1 and name not in self.names)
+
+    def __str__(self) -> str:
+        along = " and ".join(self.names)
+        return f"compute axis {self.axis} of equation {self.site.position} on each device's share along {along}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Replace:
     """Compute what a rule's pattern matches by the rule's replacement.
 
@@ -192,7 +221,7 @@ class CompileOption:
 
 Rewrite = Replace | Reorder | Swap
 """A decision that computes the same in another way, before anything is split."""
-Change = Split | Sink | Arrange | Store | Rewrite
+Change = Split | Share | Sink | Arrange | Store | Rewrite
 """A decision that changes the program."""
 Decision = Change | CompileOption
 
@@ -227,7 +256,7 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             if not all(isinstance(text, str) for text in fields.values()):
                 raise ValueError(f"not a decision: {data!r}; name and value are strings")
             return CompileOption(**fields)
-        if data.get("kind") in ("Split", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap"):
+        if data.get("kind") in ("Split", "Share", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap"):
             site = Site(**fields.pop("site"))
             path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
             if data["kind"] in _SITED:
@@ -235,9 +264,13 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             if data["kind"] == "Reorder":
                 order = tuple(tuple(int(k) for k in step) for step in fields.pop("order"))
                 return Reorder(site=site, path=path, order=order, **fields)
-            return Split(site=site, path=path, growth=Growth(**fields.pop("growth")), **fields)
-    except (TypeError, KeyError, AttributeError) as error:
+            growth = Growth(**fields.pop("growth"))
+            if data["kind"] == "Share":
+                mesh = tuple((str(name), int(size)) for name, size in fields.pop("mesh"))
+                names = tuple(str(name) for name in fields.pop("names"))
+                return Share(site=site, path=path, growth=growth, mesh=mesh, names=names, **fields)
+            return Split(site=site, path=path, growth=growth, **fields)
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
-    raise ValueError(
-        f"not a decision: {data!r}; kinds are Arrange, CompileOption, Reorder, Replace, Sink, Split, Store, Swap"
-    )
+    kinds = "Arrange, CompileOption, Reorder, Replace, Share, Sink, Split, Store, Swap"
+    raise ValueError(f"not a decision: {data!r}; kinds are {kinds}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from exla.ir.program import Program
 from exla.passes.arrange import apply_arrange
-from exla.passes.decisions import Arrange, Change, Reorder, Replace, Sink, Store, Swap
+from exla.passes.decisions import Arrange, Change, Reorder, Replace, Share, Sink, Store, Swap
 from exla.passes.reorder import apply_reorder
 from exla.passes.replace import apply_replace
+from exla.passes.share import apply_share
 from exla.passes.sink import apply_sink
 from exla.passes.split.decide import apply_split
 from exla.passes.store import apply_store
@@ -29,4 +30,6 @@ def replay(program: Program, decision: Change) -> Program:
         return apply_arrange(program, decision)
     if isinstance(decision, Store):
         return apply_store(program, decision)
+    if isinstance(decision, Share):
+        return apply_share(program, decision)
     return apply_sink(program, decision) if isinstance(decision, Sink) else apply_split(program, decision)

@@ -42,7 +42,7 @@ def rank(space: Space, start: Candidate, goal: Goal) -> list[Candidate]:
       Candidates, best first: those within the goal by predicted time, else the smallest peaks that were found. Empty
       where nothing can be split.
     """
-    beam, failed = [start, *space.sunk(start, goal)], []
+    beam, failed = [start, *space.moved(start, goal)], []
     for _ in range(MOST_SPLITS):
         grown = [p for parent in beam for p in _expand(space, parent, goal) if space.is_steady(p)]
         finished = [both for p in grown if space.is_met(p, goal) for both in space.both(p, goal)]

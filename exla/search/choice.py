@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak
 from exla.ir.program import Program, value_bytes
+from exla.ir.spread import Spread
 from exla.passes.decisions import Decision
 from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
@@ -34,7 +35,7 @@ class Call:
       results: shardings of the results, likewise.
       devices: how many devices share it; the limit is that of each.
       shrink: traces the function with the shapes of its arguments changed by a function; None where nobody can.
-      spread: (argument, axis) of what they share: such an axis is cut by nobody else.
+      spread: (argument, axis) of what they share -> how: such an axis is cut inside the shares only.
     """
 
     program: Program
@@ -46,7 +47,7 @@ class Call:
     results: Sequence[Any] | None = None
     devices: int = 1
     shrink: Callable[[Callable[[Sequence[int]], tuple[int, ...]]], Program] | None = None
-    spread: frozenset[tuple[int, int]] = frozenset()
+    spread: Mapping[tuple[int, int], Spread | None] = field(default_factory=dict)
 
     @property
     def aliased_bytes(self) -> int:

@@ -160,6 +160,7 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
         option_sets=() if call.inline else attempt.all_option_sets(),
         room_bytes=max(goal_bytes - floor.arguments_bytes - floor.outputs_bytes, 0),
         barred=lambda seed: seed.cuts(call.spread),
+        spread=call.spread,
         ranker=lambda: find_ranker(target.name),
         suits=attempt.option_sets,
     )
@@ -242,4 +243,5 @@ def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> Memory
         peak=floor,
         fixed_bytes=fixed,
         devices=search.call.devices,
+        spread=search.call.spread,
     )

@@ -180,8 +180,8 @@ class RecordedSpace:
     def unsplit(self) -> Iterator[Candidate]:
         yield from (c for c in self._candidates if not c.splits)
 
-    def sunk(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
-        """What was sunk is among what was split."""
+    def moved(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """What was moved is among what was split."""
         yield from ()
 
     def stored(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:

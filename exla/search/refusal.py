@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from exla import _compat
@@ -11,11 +12,16 @@ from exla._compat import Literal
 from exla.errors import Holder, MemoryLimitError
 from exla.ir.memory import Held, Peak
 from exla.ir.program import Program, value_bytes
+from exla.ir.spread import Spread
 from exla.options import Options
 from exla.passes.decisions import Growth
+from exla.passes.share import why_not_shared
 from exla.passes.split.grow import grow
 from exla.passes.steady import Steady
 from exla.search.space import Candidate
+
+MOST_REASONS = 2
+"""Why shared axes are not cut inside the shares: so many reasons are told."""
 
 
 def refusal(
@@ -28,6 +34,7 @@ def refusal(
     peak: Peak,
     fixed_bytes: int,
     devices: int = 1,
+    spread: Mapping[tuple[int, int], Spread | None] = MappingProxyType({}),
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
 
@@ -40,6 +47,7 @@ def refusal(
       peak: the projected peak of the program before any decision, for where none was.
       fixed_bytes: what each device needs for arguments and results.
       devices: how many devices share the program; the limit is that of each.
+      spread: (argument, axis) -> how they share it out.
     """
     by_peak = sorted(asked, key=lambda p: p.peak.bytes)
     peak = by_peak[0].peak if by_peak else peak
@@ -50,6 +58,8 @@ def refusal(
         peak = replace(peak, held=tuple(sorted(held, key=lambda h: -h.bytes)))
     blocked = {v: why for p in by_peak[:1] for s in p.seeds for v, why in s.region.blocked.items()}
     reasons = _blocked_by_name(program, blocked)
+    way = Growth(small_bytes=max(limit_bytes * devices // 64, 1), exact=options.numerics == "exact")
+    shared = tuple(dict.fromkeys(why_not_shared(program, spread, [way])))[:MOST_REASONS] if spread else ()
     holders = []
     for item in peak.held[:3]:
         here = item.program
@@ -71,7 +81,7 @@ def refusal(
         holders=tuple(holders),
         compared="" if options.search == "off" or is_fixed else Steady(program=program).source,
         fixed_bytes=fixed_bytes if is_fixed else 0,
-        hints=() if is_fixed or options.search == "off" else tuple(_hints(program, peak)),
+        hints=() if is_fixed or options.search == "off" else (*_hints(program, peak), *shared),
     )
 
 

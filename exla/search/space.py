@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,11 +30,13 @@ from typing import TYPE_CHECKING, Any
 from exla.ir.memory import Peak, largest_bytes
 from exla.ir.program import Program, value_bytes
 from exla.ir.scopes import numbered
+from exla.ir.spread import Spread
 from exla.passes.arrange import enumerate_arrangements
-from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Split, Store
+from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Growth, Rewrite, Share, Split, Store
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
+from exla.passes.share import apply_share, enumerate_shares
 from exla.passes.sink import apply_sink, enumerate_sinks
 from exla.passes.split.chunks import grid
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
     from exla.search.ranker import CandidateRanker, Ranking
 
 MOST_SINKS = 6
+MOST_SHARES = 4
+MOST_BARRED = 3
+"""Candidates that may exchange more than the plain program before what they share is no longer computed on shares."""
 MOST_ARRANGED = 6
 DEPTH = 2
 """How many splits one after another `Space.all` and the random walks go; strategies may go further."""
@@ -137,6 +143,7 @@ class Space:
       option_sets: the target's compile options; empty where they are not exla's to choose.
       room_bytes: what a rewritten product may take between its factors.
       barred: seeds that are not to be split.
+      spread: (argument, axis) -> how devices share it out.
       ranker: finds what orders candidates by what was learned, where there is such; None = nothing does.
       suits: program -> those of the option sets that are worth trying with it; None = all.
       depth: how many splits one after another the walks make.
@@ -153,6 +160,7 @@ class Space:
     option_sets: Sequence[Mapping[str, str]] = ()
     room_bytes: int = 1 << 62
     barred: Callable[[Seed], bool] = lambda seed: False
+    spread: Mapping[tuple[int, int], Spread | None] = field(default_factory=dict)
     ranker: Callable[[], CandidateRanker | None] | None = None
     suits: Callable[[Program], Sequence[Mapping[str, str]]] | None = None
     depth: int = DEPTH
@@ -162,6 +170,8 @@ class Space:
     predicted: tuple[Sequence[Candidate], Ranking] | None = field(default=None, init=False)
     _steady: dict[tuple[Change, ...], Steady] = field(default_factory=dict, init=False)
     _barred: set[Split] = field(default_factory=set, init=False)
+    _barred_shares: Counter[Share] = field(default_factory=Counter, init=False)
+    _shared: dict[Any, Candidate | None] = field(default_factory=dict, init=False)
     _offered: dict[Any, list[Seed]] = field(default_factory=dict, init=False)
     _cut: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
     _same: dict[Any, Candidate] = field(default_factory=dict, init=False)
@@ -239,6 +249,41 @@ class Space:
         """The program whose values wait elsewhere, or in narrower types: see `exla.search.kept`."""
         return stored(self, start, goal or self.goal)
 
+    def shared(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """The program that computes on each device's share what lies along axes which they share out, if any does."""
+        if not self.spread:
+            return
+        room = max((goal or self.goal).bytes - start.peak.arguments_bytes - start.peak.outputs_bytes, 1)
+        out = frozenset(share for share, count in self._barred_shares.items() if count >= MOST_BARRED)
+        key = (start.decisions, *_thresholds(room), out)
+        if key not in self._shared:
+            self._shared[key] = self._on_shares(start, _thresholds(room), out)
+        made = self._shared[key]
+        if made is not None:
+            yield made
+
+    def _on_shares(self, start: Candidate, thresholds: Sequence[int], out: Set[Share]) -> Candidate | None:
+        """A start with what can be computed on each device's share, but for what was tried in vain; None = nothing."""
+        ways = [Growth(small_bytes=small, exact=self.exact) for small in thresholds]
+        program, decisions = start.program, list[Share]()
+        while len(decisions) < MOST_SHARES:
+            with tolerate("computing on each device's share"):
+                offered = enumerate_shares(program, self.spread, ways)
+                share = next((s for s in offered if s not in out), None)
+                if share is None:
+                    break
+                program = apply_share(program, share)
+                decisions.append(share)
+        made = self.of(program, (*start.decisions, *decisions), start.seeds) if decisions else None
+        return made if made is not None and self.is_steady(made) else None
+
+    def moved(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """A start with values computed inside what reads them, or on each device's share, or both."""
+        yield from self.sunk(start, goal)
+        for made in self.shared(start, goal):
+            yield made
+            yield from self.sunk(made, goal)
+
     def offers(self, parent: Candidate, goal: Goal | None = None) -> Iterator[Seed]:
         """The regions that could be split next: those of what holds the peak, the largest value first."""
         goal = goal or self.goal
@@ -246,7 +291,7 @@ class Space:
         largest = max((value_bytes(h.var) for h in unfused.held), default=0)
         room = max(goal.bytes - parent.peak.arguments_bytes - parent.peak.outputs_bytes, 1)
         most = min(largest // 2, goal.most_value_bytes or largest)
-        small = sorted({1 if goal.finest else max(min(room // share, most), 1) for share in (64, 8)})
+        small = sorted({1 if goal.finest else min(threshold, max(most, 1)) for threshold in _thresholds(room)})
         held = unfused.held if not parent.seeds else (*parent.peak.held, *unfused.held)
         key = (parent.decisions, tuple(small))
         if key not in self._offered:
@@ -275,8 +320,15 @@ class Space:
         return made is not None and self.is_steady(made)
 
     def bar(self, candidate: Candidate) -> None:
-        """Offer none of a candidate's splits any more."""
+        """Offer none of a candidate's splits any more, and none of its shares where these are to blame.
+
+        They are where every split is inside them and no axis of the mesh is left to be exchanged along; else after a
+        few such candidates.
+        """
         self._barred.update(seed.split(0) for seed in candidate.seeds)
+        for share in (d for d in candidate.decisions if isinstance(d, Share)):
+            is_to_blame = not share.other_axes and all(split.path for split in candidate.splits)
+            self._barred_shares[share] += MOST_BARRED if is_to_blame else 1
 
     def is_barred(self, seed: Seed) -> bool:
         """Whether a region is not to be split."""
@@ -364,7 +416,7 @@ class Space:
     @cached_property
     def uncut(self) -> list[Candidate]:
         """What splits begin with: each start, as it is and with values moved into the loops that read them."""
-        return [c for start in self.starts for c in (start, *self.sunk(start))]
+        return [c for start in self.starts for c in (start, *self.moved(start))]
 
     def under(self, candidate: Candidate) -> Iterator[Candidate]:
         """A candidate under each option set."""
@@ -447,6 +499,11 @@ class Space:
     def cross(self, one: Candidate, other: Candidate, generator: random.Random) -> Candidate | None:
         """A complete candidate with what one parent rewrites and the other splits, or with chunks between theirs."""
         return moves.cross(self, one, other, generator)
+
+
+def _thresholds(room_bytes: int) -> list[int]:
+    """Bytes of the values that may stay whole where a region grows, smallest first."""
+    return sorted({max(room_bytes // share, 1) for share in (64, 8)})
 
 
 def start_of(starts: Sequence[Sequence[Decision]], decisions: Sequence[Decision]) -> int:

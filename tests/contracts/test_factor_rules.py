@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.random import threefry2x32_p
 
 from exla.ir.emit import emit
 from exla.ir.factors import FACTOR_RULES, parse
@@ -342,6 +343,12 @@ EXAMPLES = {
         (lambda: jax.random.bits(jax.random.key(2), (7,), "uint64"), ()),
         (lambda: jax.vmap(lambda k: jax.random.bits(k, (3, 4), "uint16"))(jax.random.split(jax.random.key(3), 5)), ()),
         (lambda: jax.random.bits(jax.random.key(4, impl="rbg"), (6, 7)), ()),
+    ],
+    "threefry2x32": [
+        (
+            lambda a, b: threefry2x32_p.bind(jnp.uint32(3), jnp.uint32(4), a, b),
+            (np.arange(42, dtype=np.uint32).reshape(6, 7), np.arange(42, 84, dtype=np.uint32).reshape(6, 7)),
+        ),
     ],
 }
 

@@ -32,12 +32,14 @@ values = st.recursive(
 wrong_fields = st.dictionaries(st.sampled_from(FIELDS), values, min_size=1, max_size=3).map(
     lambda changes: json.dumps({**json.loads(LINE), **changes}).encode()
 )
-KINDS = ["Split", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap", "CompileOption", "x"]
-FIELDS = ("path", "site", "growth", "chunk", "axis", "result", "rule", "order", "name", "how", "early")
+KINDS = ["Split", "Share", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap", "CompileOption", "x"]
+DECISION_FIELDS = (
+    *("path", "site", "growth", "chunk", "axis", "result", "rule", "order", "name", "mesh", "names", "how", "early"),
+)
 decisions = st.lists(
     st.fixed_dictionaries(
         {"kind": st.sampled_from(KINDS)},
-        optional={n: values for n in FIELDS},
+        optional={n: values for n in DECISION_FIELDS},
     ),
     max_size=3,
 ).map(lambda d: json.dumps({**json.loads(LINE), "decisions": d}).encode())

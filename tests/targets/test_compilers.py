@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import exla
-from exla.passes.decisions import Split
+from exla.passes.decisions import Share, Split
 from exla.targets.base import TARGETS, place
 from exla.targets.hlo_text import collectives, hlo_hash
 from exla.targets.tpu import topology
@@ -128,6 +128,28 @@ def test_what_is_mapped_over_four_tpus_is_split_on_each():
     plain = jax.jit(gradient).lower(*structs).compile()
     compiled = exla.compile(gradient, structs, target=name, memory_limit="64MiB")
     assert counted(name, compiled) <= 64 << 20 < counted(name, plain)
+    found, before = collectives(compiled.as_text()), collectives(plain.as_text())
+    assert found.total <= before.total and found.in_loops == 0
+
+
+@pytest.mark.parametrize("names", ["a", ("a", "b")], ids=str)
+def test_an_axis_that_four_tpus_share_out_is_cut_in_the_shares(names):
+    """The columns are sorted: only the rows can be cut."""
+    name = compiler_of("tpu:v5e")
+    mesh = Mesh(np.array(topology(TARGETS.get(name).facts).devices).reshape(2, 2), ("a", "b"))
+
+    def some_of_each(x, y):
+        return jnp.sort(x @ y.T, axis=1)[:, ::256]
+
+    shardings = (NamedSharding(mesh, PartitionSpec(names)), NamedSharding(mesh, PartitionSpec()))
+    structs = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=s)
+        for shape, s in zip(((16384, 64), (2048, 64)), shardings, strict=True)
+    ]
+    plain = jax.jit(some_of_each).lower(*structs).compile()
+    compiled = exla.compile(some_of_each, structs, target=name, memory_limit="12MiB")
+    assert any(isinstance(d, Share) for d in compiled.plan.decisions)
+    assert counted(name, compiled) <= 12 << 20 < counted(name, plain)
     found, before = collectives(compiled.as_text()), collectives(plain.as_text())
     assert found.total <= before.total and found.in_loops == 0
 

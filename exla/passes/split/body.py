@@ -144,7 +144,7 @@ def _as_carried(region: Region, instance: Instance) -> Carried:
 
 def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]:
     """The loop of one level of a region, and the leaves that are its operands."""
-    maker = _LoopMaker(region=region, level=level)
+    maker = LoopMaker(region=region, level=level)
     main, parts = maker.trace(chunk)
     remainder = region.size % chunk
     tail = maker.trace(remainder)[0] if remainder else None
@@ -186,7 +186,7 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _LoopMaker:
+class LoopMaker:
     """What the loop of one level of a region reads, computes and carries."""
 
     region: Region
@@ -267,7 +267,7 @@ class _LoopMaker:
         def one_chunk(offset: Any, *values: Any) -> list[Any]:
             rest = iter(values)
             before = {instance: [next(rest) for _ in avals] for instance, avals in self.states.items()}
-            chunk = _OneChunk(
+            chunk = OneChunk(
                 maker=self, size=size, offset=offset, before=before, given=dict(zip(self.leaves, rest, strict=True))
             )
             for instance in self.instances:
@@ -290,7 +290,7 @@ class _LoopMaker:
 
 
 @dataclass(kw_only=True)
-class _OneChunk:
+class OneChunk:
     """The values of one chunk while its equations are traced.
 
     Attributes:
@@ -303,7 +303,7 @@ class _OneChunk:
       after: state of what is carried after the chunk, and partial results of what is combined.
     """
 
-    maker: _LoopMaker
+    maker: LoopMaker
     size: int
     offset: Any
     before: dict[Instance, list[Any]]

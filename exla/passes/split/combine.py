@@ -41,6 +41,9 @@ class Combiner:
       finish: (context, state) -> the equation's results.
       least_chunk: context -> the smallest chunk of the factor that the combiner can take.
       exact: context -> whether the result is the same bits in whatever groups the elements are merged.
+      across: an array of each of several devices, along a first axis -> their array of the merged state; None where the
+        arrays of a state are not merged each for itself.
+      exchange_as: the same inside a `shard_map`: (array, axes of the mesh) -> merged; None = by gathering them.
     """
 
     merge: Callable[[EquationContext, State, State], State]
@@ -49,6 +52,15 @@ class Combiner:
     finish: Callable[[EquationContext, State], State] = lambda context, state: state
     least_chunk: Callable[[EquationContext], int] = lambda context: 1
     exact: Callable[[EquationContext], bool] = lambda context: True
+    across: Callable[[Any], Any] | None = None
+    exchange_as: Callable[[Any, tuple[str, ...]], Any] | None = None
+
+    def exchange(self, array: Any, names: tuple[str, ...]) -> Any:
+        """The merged array of a state, inside a `shard_map`, where each device has one."""
+        if self.exchange_as is not None:
+            return self.exchange_as(array, names)
+        assert self.across is not None
+        return self.across(lax.all_gather(array, names))
 
 
 COMBINERS: Registry[Combiner] = Registry("combiner")
@@ -71,17 +83,35 @@ def _is_integral(context: EquationContext) -> bool:
     return not jnp.issubdtype(context.results[0].dtype, jnp.inexact)
 
 
-for _name, _operation, _identity in (("sum", lax.add, 0), ("prod", lax.mul, 1)):
+def _first_axis(reduce: Callable[..., Any]) -> Callable[[Any], Any]:
+    return lambda array: reduce(array, (0,))
+
+
+for _name, _operation, _identity, _reduce, _exchange in (
+    ("sum", lax.add, 0, lax.reduce_sum, lax.psum),
+    ("prod", lax.mul, 1, lax.reduce_prod, None),
+):
     COMBINERS.register(_name)(
         Combiner(
-            merge=_elementwise(_operation), identity=full(_identity), prepare=_widen, finish=_narrow, exact=_is_integral
+            merge=_elementwise(_operation),
+            identity=full(_identity),
+            prepare=_widen,
+            finish=_narrow,
+            exact=_is_integral,
+            across=_first_axis(_reduce),
+            exchange_as=_exchange,
         )
     )
-COMBINERS.register("max")(Combiner(merge=_elementwise(lax.max), identity=lowest))
-COMBINERS.register("min")(Combiner(merge=_elementwise(lax.min), identity=highest))
-COMBINERS.register("and")(Combiner(merge=_elementwise(lax.bitwise_and), identity=all_ones))
-COMBINERS.register("or")(Combiner(merge=_elementwise(lax.bitwise_or), identity=full(0)))
-COMBINERS.register("xor")(Combiner(merge=_elementwise(lax.bitwise_xor), identity=full(0)))
+for _name, _operation, _start, _reduce, _exchange in (
+    ("max", lax.max, lowest, lax.reduce_max, lax.pmax),
+    ("min", lax.min, highest, lax.reduce_min, lax.pmin),
+    ("and", lax.bitwise_and, all_ones, lax.reduce_and, None),
+    ("or", lax.bitwise_or, full(0), lax.reduce_or, None),
+    ("xor", lax.bitwise_xor, full(0), lax.reduce_xor, None),
+):
+    COMBINERS.register(_name)(
+        Combiner(merge=_elementwise(_operation), identity=_start, across=_first_axis(_reduce), exchange_as=_exchange)
+    )
 
 
 def _merge_arg(better: Callable[[Any, Any], Any]) -> Callable[..., State]:

@@ -17,7 +17,7 @@ from exla.errors import ReplayMiss
 from exla.ir.factors import Placement
 from exla.ir.memory import Held
 from exla.ir.program import Program, Site
-from exla.passes.decisions import Growth, Split
+from exla.passes.decisions import Growth, Share, Split
 from exla.passes.paths import at_path
 from exla.passes.split.apply import split_program
 from exla.passes.split.grow import grow
@@ -194,8 +194,12 @@ def _decision(item: Held, axis: int, growth: Growth) -> Split:
     return Split(path=item.path, site=site, result=result, axis=axis, growth=growth, chunk=0)
 
 
-def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region:
-    """Grow the region that a decision names; a tail program has the same equations at other shapes."""
+def region_of(program: Program, decision: Split | Share, is_tail: bool = False) -> Region:
+    """Grow the region that a decision names; a tail program has the same equations at other shapes.
+
+    Raises:
+      ReplayMiss: if it names none.
+    """
     position = decision.site.position
     if position >= len(program.eqns) or position < -1:
         raise ReplayMiss(f"{decision}: the program has only {len(program.eqns)} equations")
@@ -210,6 +214,12 @@ def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region
     region = grow(program, var, decision.axis, decision.growth)
     if region is None:
         raise ReplayMiss(f"{decision}: nothing can be cut there")
+    return region
+
+
+def _resolve(program: Program, decision: Split, is_tail: bool = False) -> Region:
+    """`region_of` a split whose chunks it can be cut into."""
+    region = region_of(program, decision, is_tail)
     if not region.least_chunk <= decision.chunk < region.size:
         raise ReplayMiss(
             f"{decision}: chunks must be from {region.least_chunk} to {region.size - 1} there, not {decision.chunk}"

@@ -298,6 +298,8 @@ class _Levels:
         levels = {self.level[b] for v in found for b in v.bases}
         if len(found) < len(values) or any(level < cut_level for level in levels) or len(levels) > 1:
             return
+        if not all(v.bases for v in found):  # it is final, as what devices have exchanged between two loops
+            return
         self.soon[instance] = max(levels, default=cut_level)
         if factors.rule.reduced.get(name) != "sum":
             return

@@ -18,6 +18,7 @@ from jax import lax
 
 from exla import _compat
 from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, axis_names, tokens
+from exla.rules.factor.elementwise import elementwise
 
 
 @FACTOR_RULES.register("random_bits")
@@ -31,6 +32,12 @@ def random_bits(context: EquationContext) -> FactorRule:
             whole="this random generator draws its numbers in order",
         )
     return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *axis_names(len(shape))])}", replay=_replay)
+
+
+@FACTOR_RULES.register("threefry2x32")
+def threefry2x32(context: EquationContext) -> FactorRule:
+    """`, , a0 a1, a0 a1 -> a0 a1, a0 a1`: every pair of counts is hashed by itself, as in a chunk of random bits."""
+    return elementwise(context)
 
 
 def _replay(chunk: Chunk, keys: Any) -> Sequence[Any]:

@@ -19,7 +19,7 @@ from exla.search.strategy import SearchSpace, Steps, each, strategy
 def heuristic(space: SearchSpace, generator: random.Random) -> Steps:
     """The largest value's longest axis in the largest chunks."""
     yield from each(worth_compiling(space))
-    for start in (space.rewritten, *space.sunk(space.rewritten)):
+    for start in (space.rewritten, *space.moved(space.rewritten)):
         yield from each(space.below(start))
     if space.rewritten.decisions:
         yield from each(space.below(space.root))
