@@ -14,10 +14,17 @@ from tests.cost_model.made import fitted, made_sample, shuffled, weights
 # Nodes with more neighbours than the table of `Neighbours` has room for, in both directions, and some without any.
 SAMPLES = [made_sample(1, nodes=9, edges=90, candidates=5), made_sample(2, nodes=30, edges=25, config_nodes=2)]
 NORMALISER = fitted(SAMPLES)
-OPTIONS = [{}, {"sage": False}, {"cross_config": False}, {"per_candidate_norm": True}, {"embed_config": False}]
+OPTIONS = [
+    {},
+    {"sage": False},
+    {"cross_config": False},
+    {"per_candidate_norm": True},
+    {"embed_config": False},
+    {"wide": True},
+]
 
 
-def defined(params, sample, *, sage=True, cross_config=True, per_candidate_norm=False, embed_config=True):
+def defined(params, sample, *, sage=True, cross_config=True, per_candidate_norm=False, embed_config=True, wide=False):
     """The scores of one program, (c,) float64."""
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     p, graph = params["backbone"], sample.graph
@@ -70,6 +77,9 @@ def defined(params, sample, *, sage=True, cross_config=True, per_candidate_norm=
     x = activate(p["Activate_0"], x)
     for block in ("block_0", "block_1"):
         x = x + activate(p[block]["Activate_0"], convolved(p[block], x))
+    if wide:
+        node = (of_node @ p["wide_nodes"]["kernel"] + p["wide_nodes"]["bias"])[graph.node_config_ids, None]
+        x[graph.node_config_ids] += node * (embedded(sample.node_config.swapaxes(0, 1)) @ p["wide_configs"]["kernel"])
     summary = np.concatenate([x.mean(0), x[graph.node_config_ids].mean(0)], -1)
     return (summary @ params["head"]["kernel"] + params["head"]["bias"])[:, 0]
 
