@@ -14,13 +14,15 @@ not depend on the candidate is computed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jraph
 import numpy as np
 
 from exla.cost_model.graph import NODE_CONFIG_FEATURES, TILE_CONFIG_FEATURES, Graph
+from exla.cost_model.neighbours import Neighbours, beyond_table, listed
 from exla.cost_model.normalise import Normaliser
 
 SMALLEST_BUCKET = 16
@@ -62,7 +64,7 @@ class Batch:
         n_node, n_edge (g + 1,) int32.
       node_graph: (N,) int32, the program of each node, ascending.
       node_mask: (N,) bool, True where the node is real.
-      producers, consumers: (N,) float32, how many a node has.
+      producers, consumers: `Neighbours` of each node; what models sum over, in place of senders and receivers.
       config_ids: (K,) int32, nodes; padding names the last node, which is padding itself.
       config_graph: (K,) int32, the program of each configurable node; padding names the last.
       config_mask: (K,) bool.
@@ -77,8 +79,8 @@ class Batch:
     graph: jraph.GraphsTuple
     node_graph: jax.Array
     node_mask: jax.Array
-    producers: jax.Array
-    consumers: jax.Array
+    producers: Neighbours
+    consumers: Neighbours
     config_ids: jax.Array
     config_graph: jax.Array
     config_mask: jax.Array
@@ -95,11 +97,17 @@ class Batch:
 
 
 def bucket(size: int) -> int:
-    """The smallest of 16, 24, 32, 48, 64, 96, … that is at least `size`: at most half is padding."""
-    value = SMALLEST_BUCKET
-    while value < size:
-        value = value * 3 // 2 if value & (value - 1) == 0 else value * 4 // 3
-    return value
+    """The smallest of 16, 20, 24, 28, 32, 40, 48, … that is at least `size`, and at most a quarter more."""
+    largest = SMALLEST_BUCKET
+    while largest < size:
+        largest *= 2
+    step = max(largest // 8, SMALLEST_BUCKET // 4)
+    return max(SMALLEST_BUCKET, -(-size // step) * step)
+
+
+def some(size: int) -> int:
+    """`bucket` of what most programs have none of: 0 stays 0."""
+    return bucket(size) if size else 0
 
 
 def ranks(runtime: np.ndarray) -> np.ndarray:
@@ -120,6 +128,7 @@ def collate(
     num_graphs: int | None = None,
     num_nodes: int | None = None,
     num_edges: int | None = None,
+    num_more_edges: int | None = None,
     num_config_nodes: int | None = None,
 ) -> Batch:
     """Put programs together.
@@ -130,6 +139,7 @@ def collate(
       num_configs: candidates that each program is padded to; the largest number among the samples if None.
       num_graphs, num_nodes, num_edges, num_config_nodes: sizes to pad to, without and with padding as in
         `Batch`; the number of samples and the next `bucket` if None.
+      num_more_edges: edges beyond the tables of `Neighbours` that there is room for, in the same way.
 
     Returns:
       a `Batch` of numpy arrays.
@@ -141,6 +151,7 @@ def collate(
     c = _padded("num_configs", num_configs, max(sample.num_configs for sample in samples), lambda size: size)
     nodes = _padded("num_nodes", num_nodes, sum(graph.num_nodes for graph in graphs) + 1, bucket)
     edges = _padded("num_edges", num_edges, sum(graph.num_edges for graph in graphs), bucket)
+    more = _padded("num_more_edges", num_more_edges, sum(map(beyond_table, graphs)), some)
     programs = _padded("num_graphs", num_graphs, len(graphs), lambda size: size)
     config_nodes = [graph.num_config_nodes for graph in graphs]
     configurable = _padded("num_config_nodes", num_config_nodes, sum(config_nodes), bucket)
@@ -152,8 +163,8 @@ def collate(
         graph=padded,
         node_graph=np.repeat(np.arange(programs + 1, dtype=np.int32), padded.n_node),
         node_mask=np.arange(nodes) < first[-1],
-        producers=np.bincount(padded.receivers, minlength=nodes).astype(np.float32),
-        consumers=np.bincount(padded.senders, minlength=nodes).astype(np.float32),
+        producers=listed(joined.receivers, joined.senders, nodes, more),
+        consumers=listed(joined.senders, joined.receivers, nodes, more),
         config_ids=_extended(
             [graph.node_config_ids + at for graph, at in zip(graphs, first, strict=False)], configurable, nodes - 1
         ).astype(np.int32),
@@ -161,12 +172,32 @@ def collate(
             np.int32
         ),
         config_mask=np.arange(configurable) < sum(config_nodes),
-        node_config=_extended([_node_config(sample, c) for sample in samples], configurable, UNUSED),
-        graph_config=_extended([_graph_config(sample, c, normaliser) for sample in samples], programs + 1, 0),
-        candidate_mask=_extended([np.arange(c)[None] < sample.num_configs for sample in samples], programs + 1, False),
-        rank=_extended([_rank(sample, c) for sample in samples], programs + 1, 0),
-        delay=_extended([_delay(sample, c) for sample in samples], programs + 1, 0),
+        **_candidates(samples, normaliser, configurable, programs + 1, c),
     )
+
+
+def with_candidates(batch: Batch, samples: Sequence[Sample], normaliser: Normaliser) -> Batch:
+    """The same programs with other candidates, as `collate` would put them together; of the same sizes.
+
+    Raises:
+      ValueError: if there are more candidates than the batch has room for, or they do not fit their graph.
+    """
+    configurable, c, _ = batch.node_config.shape
+    _padded("num_configs", c, max(sample.num_configs for sample in samples), bucket)
+    return replace(batch, **_candidates(samples, normaliser, configurable, batch.num_graphs, c))
+
+
+def _candidates(
+    samples: Sequence[Sample], normaliser: Normaliser, configurable: int, programs: int, c: int
+) -> dict[str, Any]:
+    """The fields of a `Batch` that depend on candidates; `programs` counts the one of padding."""
+    return {
+        "node_config": _extended([_node_config(sample, c) for sample in samples], configurable, UNUSED),
+        "graph_config": _extended([_graph_config(sample, c, normaliser) for sample in samples], programs, 0),
+        "candidate_mask": _extended([np.arange(c)[None] < sample.num_configs for sample in samples], programs, False),
+        "rank": _extended([_rank(sample, c) for sample in samples], programs, 0),
+        "delay": _extended([_delay(sample, c) for sample in samples], programs, 0),
+    }
 
 
 def _padded(name: str, asked: int | None, needed: int, default: Callable[[int], int]) -> int:

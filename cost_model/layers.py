@@ -15,6 +15,7 @@ from flax import linen as nn
 
 from exla.cost_model.batch import Batch
 from exla.cost_model.graph import OPCODES
+from exla.cost_model.neighbours import total
 
 EPSILON = 1e-5
 FAR_BELOW = -1e9
@@ -23,13 +24,10 @@ FAR_BELOW = -1e9
 
 def neighbours(batch: Batch, values: jax.Array, *, of: str) -> jax.Array:
     """Mean over the producers, or over the consumers, of each node: (N, c, h) -> (N, c, h); 0 where it has none."""
-    graph = batch.graph
-    if of == "producers":
-        total = jraph.segment_sum(values[graph.senders], graph.receivers, values.shape[0], indices_are_sorted=True)
-    else:
-        total = jraph.segment_sum(values[graph.receivers], graph.senders, values.shape[0])
-    count = batch.producers if of == "producers" else batch.consumers
-    return total / jnp.maximum(count, 1).astype(values.dtype)[:, None, None]
+    mine, opposite = batch.producers, batch.consumers
+    if of == "consumers":
+        mine, opposite = opposite, mine
+    return total(mine, opposite, values) / jnp.maximum(mine.count, 1).astype(values.dtype)[:, None, None]
 
 
 def graph_mean(batch: Batch, values: jax.Array) -> jax.Array:
@@ -48,8 +46,18 @@ def config_node_max(batch: Batch, values: jax.Array) -> jax.Array:
 
 
 def of_node(batch: Batch, values: jax.Array) -> jax.Array:
-    """What each node's program has: (g + 1, c, h) -> (N, c, h)."""
+    """What each node's program has: (g + 1, c, h) -> (N, c, h), or (1, c, h) where all that is real is one program.
+
+    Padding then has what is the program's: nothing reads it.
+    """
+    if _one_program(batch):
+        return values[:1]
     return jnp.einsum("gn,gch->nch", _members(batch.node_graph, batch.num_graphs, values.dtype), values)
+
+
+def _one_program(batch: Batch) -> bool:
+    """Whether there is one, and that of padding."""
+    return batch.num_graphs == 2
 
 
 def _members(segment: jax.Array, segments: int, dtype: jnp.dtype) -> jax.Array:
@@ -89,9 +97,9 @@ def node_inputs(batch: Batch, opcode_channels: int) -> jax.Array:
 
 
 def joined(values: jax.Array, config: jax.Array) -> jax.Array:
-    """Node values and the configuration of each candidate, side by side: (N, 1 or c, h), (N, c, k) -> (N, c, h + k)."""
-    values = jnp.broadcast_to(values, (*config.shape[:2], values.shape[-1]))
-    return jnp.concatenate([values, config], -1)
+    """Node values and each candidate's configuration, side by side: (N, 1 or c, h), (N or 1, c, k) -> (N, c, h + k)."""
+    shape = jnp.broadcast_shapes(values.shape[:2], config.shape[:2])
+    return jnp.concatenate([jnp.broadcast_to(x, (*shape, x.shape[-1])) for x in (values, config)], -1)
 
 
 def kernel_node_inputs(batch: Batch, opcode_channels: int) -> jax.Array:
@@ -129,20 +137,23 @@ class GraphNorm(nn.Module):
     per_candidate: bool = False
 
     @nn.compact
-    def __call__(self, batch: Batch, values: jax.Array) -> jax.Array:
-        def mean(x: jax.Array) -> jax.Array:
-            by_candidate = graph_mean(batch, x)
-            if self.per_candidate or x.shape[1] == 1:
-                return of_node(batch, by_candidate)
-            real = batch.candidate_mask[..., None].astype(x.dtype)
-            total = (by_candidate * real).sum(1, keepdims=True)
-            return of_node(batch, total / jnp.maximum(real.sum(1, keepdims=True), 1))
+    def __call__(self, batch: Batch, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(N, c, h) -> (N, c, h), and its `graph_mean`, which is known without another look at the nodes."""
+        real = batch.candidate_mask[..., None].astype(values.dtype)
+
+        def of_all(mean: jax.Array) -> jax.Array:
+            if self.per_candidate or mean.shape[1] == 1:
+                return mean
+            return (mean * real).sum(1, keepdims=True) / jnp.maximum(real.sum(1, keepdims=True), 1)
 
         h = values.shape[-1]
-        centred = values - mean(values)
         scale = self.param("scale", nn.initializers.ones, (h,)).astype(values.dtype)
         bias = self.param("bias", nn.initializers.zeros, (h,)).astype(values.dtype)
-        return centred * (scale * jax.lax.rsqrt(mean(centred**2) + EPSILON)) + bias
+        means = graph_mean(batch, values)
+        mean = of_all(means)
+        centred = values - of_node(batch, mean)
+        scale *= jax.lax.rsqrt(of_all(graph_mean(batch, centred**2)) + EPSILON)
+        return centred * of_node(batch, scale) + bias, (means - mean) * scale + bias
 
 
 class SqueezeExcite(nn.Module):
@@ -151,9 +162,10 @@ class SqueezeExcite(nn.Module):
     ratio: int = 4
 
     @nn.compact
-    def __call__(self, batch: Batch, values: jax.Array) -> jax.Array:
+    def __call__(self, batch: Batch, values: jax.Array, means: jax.Array) -> jax.Array:
+        """(N, c, h) and its `graph_mean` -> (N, c, h)."""
         h = values.shape[-1]
-        squeezed = nn.relu(nn.Dense(max(1, h // self.ratio), dtype=values.dtype)(graph_mean(batch, values)))
+        squeezed = nn.relu(nn.Dense(max(1, h // self.ratio), dtype=values.dtype)(means))
         return values * of_node(batch, nn.sigmoid(nn.Dense(h, dtype=values.dtype)(squeezed)))
 
 
@@ -168,7 +180,8 @@ class CrossConfigAttention(nn.Module):
         if values.shape[1] == 1:
             return values
         temperature = self.param("log_temperature", nn.initializers.zeros, ()).astype(values.dtype)
-        real = batch.candidate_mask[batch.node_graph][..., None]
+        mask = batch.candidate_mask
+        real = (mask[:1] if _one_program(batch) else mask[batch.node_graph])[..., None]
         logits = jnp.where(real, values * jnp.exp(-temperature), FAR_BELOW)
         count = jnp.maximum(real.sum(1, keepdims=True), 1).astype(values.dtype)
         return values * jax.nn.softmax(logits, axis=1) * count
@@ -182,8 +195,8 @@ class Activate(nn.Module):
 
     @nn.compact
     def __call__(self, batch: Batch, values: jax.Array) -> jax.Array:
-        values = GraphNorm(self.per_candidate)(batch, values)
-        values = SqueezeExcite()(batch, values)
+        values, means = GraphNorm(self.per_candidate)(batch, values)
+        values = SqueezeExcite()(batch, values, means)
         if self.cross_config:
             values = CrossConfigAttention()(batch, values)
         return nn.gelu(values)
@@ -196,11 +209,11 @@ class SAGE(nn.Module):
 
     @nn.compact
     def __call__(self, batch: Batch, values: jax.Array) -> jax.Array:
-        total = nn.Dense(self.features, dtype=values.dtype, name="self")(values)
-        for of in ("producers", "consumers"):
-            around = neighbours(batch, values, of=of)
-            total += nn.Dense(self.features, use_bias=False, dtype=values.dtype, name=of)(around)
-        return total
+        found = nn.Dense(self.features, dtype=values.dtype, name="self")(values)
+        for of in ("producers", "consumers"):  # the mean of the maps is the map of the means, and is one pass less
+            mapped = nn.Dense(self.features, use_bias=False, dtype=values.dtype, name=of)(values)
+            found += neighbours(batch, mapped, of=of)
+        return found
 
 
 class GCN(nn.Module):
@@ -210,9 +223,8 @@ class GCN(nn.Module):
 
     @nn.compact
     def __call__(self, batch: Batch, values: jax.Array) -> jax.Array:
-        graph, n = batch.graph, values.shape[0]
-        degree = (1 + batch.producers + batch.consumers).astype(values.dtype)
+        producers, consumers = batch.producers, batch.consumers
+        degree = (1 + producers.count + consumers.count).astype(values.dtype)
         scaled = nn.Dense(self.features, dtype=values.dtype)(values) * jax.lax.rsqrt(degree)[:, None, None]
-        total = scaled + jraph.segment_sum(scaled[graph.senders], graph.receivers, n)
-        total = total + jraph.segment_sum(scaled[graph.receivers], graph.senders, n)
-        return total * jax.lax.rsqrt(degree)[:, None, None]
+        found = scaled + total(producers, consumers, scaled) + total(consumers, producers, scaled)
+        return found * jax.lax.rsqrt(degree)[:, None, None]

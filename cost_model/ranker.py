@@ -12,6 +12,7 @@ they are not times, and those of two calls, or of two programs, do not belong on
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -20,13 +21,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from exla.cost_model.batch import Sample, bucket, collate
+from exla.cost_model.batch import Batch, Sample, bucket, collate, with_candidates
 from exla.cost_model.checkpoint import Trained, load
 from exla.cost_model.graph import NODE_CONFIG_FEATURES, TILE_CONFIG_FEATURES, Graph
 from exla.cost_model.inputs import sample_of
 from exla.cost_model.models import KERNEL, MODELS, configures
+from exla.cost_model.normalise import Normaliser
 from exla.cost_model.pieces import Cut
 from exla.errors import CheckpointError
+
+ROWS_TOGETHER = 2**17
+"""How many nodes × candidates are computed at the same time: what is scored at once takes memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,26 +104,30 @@ class Ranker:
         # As many at a time as in training, since a model may compare them; equal groups, so that one size is compiled.
         groups = -(-len(configs) // self.trained.inputs.configs)
         size = bucket(-(-len(configs) // groups))
-        inputs, found = self.trained.inputs, []
-        cut = Cut.of(reduced, size=inputs.segment_size, method=inputs.segment_method) if inputs.segment_size else None
-        # Candidates of a group are strided, not neighbours: neighbours are alike, and are better seen apart.
-        for group in range(groups):
+        program = _Program.of(self.trained, reduced, columns, configs[:1], size)
+
+        def values(group: int) -> np.ndarray:
+            # Candidates of a group are strided, not neighbours: neighbours are alike, and are better seen apart.
             mine = configs[group::groups]
-            found.append(self._values(sample_of(reduced, columns, mine), size, cut, what)[: len(mine)])
+            return self._values(program, sample_of(reduced, columns, mine), what)[: len(mine)]
+
+        # Threads that need the same compilation wait for one of them: JAX sees to that.
+        with ThreadPoolExecutor(program.groups_together(groups)) as threads:
+            found = list(threads.map(values, range(groups)))
         out: np.ndarray = np.empty((len(configs), *found[0].shape[1:]), np.float32)
-        for group, values in enumerate(found):
-            out[group::groups] = values
+        for group, scores in enumerate(found):
+            out[group::groups] = scores
         return out
 
-    def _values(self, sample: Sample, size: int, cut: Cut | None, what: str) -> np.ndarray:
-        trained, variables, total = self.trained, self.trained.variables, 0.0
-        if cut is None:
+    def _values(self, program: _Program, sample: Sample, what: str) -> np.ndarray:
+        """Scores or summaries of a group of candidates, (c, …)."""
+        variables, total = self.trained.variables, 0.0
+        if program.cut is None:
             how = {} if what == "score" else {"method": what}
-            return np.asarray(self._apply(variables, collate([sample], trained.normaliser, num_configs=size), **how))[0]
-        for number in range(len(cut.pieces)):
-            batch = collate([cut.sample(sample, number)], trained.normaliser, num_configs=size)
-            summary = self._apply(variables, batch, method="summary")[0]
-            total = total + summary * cut.share(number, summary.shape[-1])
+            return np.asarray(self._apply(variables, program.batch(0, sample), **how))[0]
+        for number in range(len(program.cut.pieces)):
+            summary = np.asarray(self._apply(variables, program.batch(number, sample), method="summary"))[0]
+            total = total + summary * program.cut.share(number, summary.shape[-1])
         return np.asarray(self._apply(variables, total, method="score") if what == "score" else total)
 
     def describe(self) -> dict[str, Any]:
@@ -131,6 +140,34 @@ class Ranker:
             "inputs": asdict(trained.inputs),
             "card": dict(trained.card),
         }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Program:
+    """What all groups of candidates share: the graph as the model sees it, in batches, and where it was cut."""
+
+    cut: Cut | None
+    batches: tuple[Batch, ...]
+    normaliser: Normaliser
+
+    @classmethod
+    def of(cls, trained: Trained, graph: Graph, columns: np.ndarray, configs: np.ndarray, size: int) -> _Program:
+        """Batches with room for `size` candidates, and with some that are no matter."""
+        inputs, sample = trained.inputs, sample_of(graph, columns, configs)
+        cut = Cut.of(graph, size=inputs.segment_size, method=inputs.segment_method) if inputs.segment_size else None
+        samples = [sample] if cut is None else [cut.sample(sample, number) for number in range(len(cut.pieces))]
+        batches = (collate([one], trained.normaliser, num_configs=size) for one in samples)
+        return cls(cut=cut, batches=tuple(batches), normaliser=trained.normaliser)
+
+    def batch(self, number: int, sample: Sample) -> Batch:
+        """One of the batches, with the candidates of `sample`, which are of the whole graph."""
+        mine = sample if self.cut is None else self.cut.sample(sample, number)
+        return with_candidates(self.batches[number], [mine], self.normaliser)
+
+    def groups_together(self, groups: int) -> int:
+        """How many groups to score at the same time: XLA leaves cores idle where a program is small."""
+        rows = max(batch.node_mask.size * batch.candidate_mask.shape[1] for batch in self.batches)
+        return max(1, min(groups, os.cpu_count() or 1, ROWS_TOGETHER // rows))
 
 
 def _first_bad(configs: np.ndarray) -> int:

@@ -20,8 +20,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from exla.cost_model.batch import Batch, bucket, collate
+from exla.cost_model.batch import Batch, bucket, collate, some
 from exla.cost_model.graph import Graph
+from exla.cost_model.neighbours import beyond_table
 from exla.cost_model.normalise import Normaliser
 from exla.training.data import Part
 
@@ -34,6 +35,7 @@ class Sizes:
     num_configs: int
     num_nodes: int
     num_edges: int
+    num_more_edges: int
     num_config_nodes: int
 
     @classmethod
@@ -44,6 +46,7 @@ class Sizes:
             num_configs=num_configs,
             num_nodes=bucket(num_graphs * max(g.num_nodes for g in graphs) + 1),
             num_edges=bucket(num_graphs * max(g.num_edges for g in graphs)),
+            num_more_edges=some(num_graphs * max(map(beyond_table, graphs))),
             num_config_nodes=bucket(num_graphs * max(g.num_config_nodes for g in graphs)),
         )
 

@@ -3,6 +3,7 @@
     nodes:   features, opcode embedding, layout embedding ─┐
     configs: the same embedding of the 18 numbers ─────────┴ linear → activate
     blocks:  x + activate(SAGE(x)),  `blocks` times
+    wide:    linear(nodes) · linear(configs), added after the blocks where it is asked for
     score:   linear(mean over nodes, mean over configurable nodes, and a prediction that the model is to improve)
 
 *activate* is graph norm → squeeze-excite → attention across candidates → GELU (`layers.Activate`). Layout
@@ -45,6 +46,8 @@ class SplitSAGE(nn.Module):
       prior: column of the configurations that holds the logarithm of a predicted time, the same in all nodes that are
         the candidate's; scores begin as this prediction, and training moves them away from it. -1 = none.
       per_candidate_norm: see `layers.GraphNorm`.
+      wide: add to the blocks' values of configurable nodes a product of two linear maps, of the node and of its
+        configuration: what the configuration alone is worth there needs no block then.
       remat: recompute each block in the backward pass (`jax.checkpoint`).
       dtype: "float32" or "bfloat16", what the blocks compute in; parameters stay float32.
     """
@@ -60,6 +63,7 @@ class SplitSAGE(nn.Module):
     sage: bool = True
     prior: int = -1
     per_candidate_norm: bool = False
+    wide: bool = False
     remat: bool = False
     dtype: str = "float32"
 
@@ -75,6 +79,7 @@ class SplitSAGE(nn.Module):
             embed_config=self.embed_config,
             sage=self.sage,
             per_candidate_norm=self.per_candidate_norm,
+            wide=self.wide,
             remat=self.remat,
             dtype=self.dtype,
         )
@@ -115,19 +120,22 @@ class Backbone(nn.Module):
     embed_config: bool
     sage: bool
     per_candidate_norm: bool
+    wide: bool
     remat: bool
     dtype: str
 
     @nn.compact
     def __call__(self, batch: Batch) -> jax.Array:
         parts = (self.cross_config, self.per_candidate_norm)
-        x = Activate(*parts)(batch, self.first(batch))
+        x, wide = self.first(batch)
+        x = Activate(*parts)(batch, x)
         block = nn.remat(Block) if self.remat else Block
         for i in range(self.blocks):
             x = block(self.hidden, self.sage, *parts, name=f"block_{i}")(batch, x)
-        return x
+        return x if wide is None else x.at[batch.config_ids].add(wide)
 
-    def first(self, batch: Batch) -> jax.Array:
+    def first(self, batch: Batch) -> tuple[jax.Array, jax.Array | None]:
+        """Values before the first layer's activation, and the wide part, (K, c, hidden), if there is one."""
         table = nn.Embed(LARGEST_VALUE - NOT_CONFIGURABLE + 1, self.value_channels, name="values")
 
         def embedded(values: jax.Array) -> jax.Array:
@@ -146,7 +154,12 @@ class Backbone(nn.Module):
         none = configs(embedded(jnp.full((1, 1, batch.node_config.shape[-1]), float(NOT_CONFIGURABLE))))
         delta = (configs(embedded(batch.node_config)) - none) * batch.config_mask[:, None, None]
         x = jnp.broadcast_to(x + none, (x.shape[0], delta.shape[1], self.hidden))
-        return x.at[batch.config_ids].add(delta).astype(self.dtype)
+        x = x.at[batch.config_ids].add(delta).astype(self.dtype)
+        if not self.wide:
+            return x, None
+        node = nn.Dense(self.hidden, name="wide_nodes")(of_node[batch.config_ids])[:, None]
+        config = nn.Dense(self.hidden, use_bias=False, name="wide_configs")(embedded(batch.node_config))
+        return x, (node * config * batch.config_mask[:, None, None]).astype(self.dtype)
 
 
 class Block(nn.Module):

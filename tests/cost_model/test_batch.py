@@ -2,25 +2,27 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exla.cost_model.batch import UNUSED, bucket, collate, ranks
+from exla.cost_model.batch import UNUSED, bucket, collate, ranks, with_candidates
 from exla.cost_model.normalise import Normaliser, compressed
 from tests.cost_model.made import fitted, made_sample
 
+OF_CANDIDATES = ("node_config", "graph_config", "runtime")
 A, B = made_sample(1), made_sample(2, nodes=20, edges=25, config_nodes=2, candidates=4)
 
 
 @given(st.integers(0, 10**7))
-def test_a_bucket_is_large_enough_and_at_most_half_padding(size):
-    assert size <= bucket(size) <= max(16, 1.5 * size + 1)
+def test_a_bucket_is_large_enough_and_at_most_a_quarter_padding(size):
+    assert size <= bucket(size) <= max(16, 1.25 * size + 1)
 
 
 def test_buckets_are_few():
-    assert len({bucket(size) for size in range(1, 100_000)}) < 30
+    assert len({bucket(size) for size in range(1, 100_000)}) < 60
 
 
 @settings(deadline=None)
@@ -47,7 +49,11 @@ def test_every_node_edge_and_configuration_is_where_it_belongs():
     edges = np.stack([batch.graph.receivers, batch.graph.senders], 1)
     of_b = edges[A.graph.num_edges : A.graph.num_edges + B.graph.num_edges] - first
     assert {tuple(e) for e in of_b} == {tuple(e) for e in B.graph.edge_index}
-    assert (np.diff(batch.graph.receivers) >= 0).all(), "neighbours() counts on consumers in order"
+    for neighbours, mine in ((batch.producers, 0), (batch.consumers, 1)):
+        np.testing.assert_array_equal(
+            neighbours.count[:first], np.bincount(A.graph.edge_index[:, mine], minlength=first)
+        )
+        assert not neighbours.count[~batch.node_mask].any(), "padding has no neighbours"
     assert (edges[A.graph.num_edges + B.graph.num_edges :] >= first + B.graph.num_nodes).all()
     ids = batch.config_ids[batch.config_graph == 1] - first
     np.testing.assert_array_equal(ids, B.graph.node_config_ids)
@@ -55,6 +61,17 @@ def test_every_node_edge_and_configuration_is_where_it_belongs():
     assert (batch.node_config[:, 4:][batch.config_graph == 1] == UNUSED).all()
     np.testing.assert_array_equal(batch.candidate_mask.sum(1), [6, 4, 0])
     np.testing.assert_array_equal(batch.rank[0], ranks(A.runtime))
+
+
+def test_other_candidates_of_the_same_programs_make_the_batch_that_collate_would_make():
+    normaliser = fitted([A, B])
+    few = [dataclasses.replace(s, **{k: getattr(s, k)[1:3] for k in OF_CANDIDATES}) for s in (A, B)]
+    again = with_candidates(collate([A, B], normaliser, num_configs=7), few, normaliser)
+    expected = collate(few, normaliser, num_configs=7)
+    for x, y in zip(jax.tree.leaves(again), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(x, y)
+    with pytest.raises(ValueError, match="num_configs=3 is too small"):
+        with_candidates(collate(few, normaliser, num_configs=3), [A, B], normaliser)
 
 
 @pytest.mark.parametrize("size", ["num_nodes", "num_edges", "num_graphs", "num_config_nodes", "num_configs"])

@@ -98,6 +98,34 @@ def test_any_number_of_candidates_is_scored_each_in_its_place(tmp_path, count):
         np.testing.assert_allclose(scores[i], ranker.score(SAMPLE.graph, configs[i : i + 1])[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("segment_size", [0, 12])
+def test_candidates_are_compared_with_those_of_their_own_group(tmp_path, segment_size, monkeypatch):
+    saved(tmp_path / "w.npz", inputs=Inputs(configs=8, segment_size=segment_size))
+    ranker = load_ranker(tmp_path / "w.npz")
+    together = ranker.score(SAMPLE.graph, SAMPLE.node_config)
+    for group in range(3):
+        alone = ranker.score(SAMPLE.graph, SAMPLE.node_config[group::3])
+        np.testing.assert_allclose(together[group::3], alone, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(together[:8], ranker.score(SAMPLE.graph, SAMPLE.node_config[:8]), rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr("exla.cost_model.ranker.ROWS_TOGETHER", 0)  # one group after another
+    np.testing.assert_array_equal(together, ranker.score(SAMPLE.graph, SAMPLE.node_config))
+
+
+def test_groups_that_several_threads_score_are_of_one_size_and_compiled_once(tmp_path):
+    saved(tmp_path / "w.npz", inputs=Inputs(configs=17))
+    ranker, compiled = load_ranker(tmp_path / "w.npz"), []
+
+    def told(event, *_, **__):
+        compiled.append(event.endswith("backend_compile_duration"))
+
+    jax.monitoring.register_event_duration_secs_listener(told)
+    try:
+        ranker.score(SAMPLE.graph, SAMPLE.node_config[:19])
+    finally:
+        jax.monitoring.unregister_event_duration_listener(told)
+    assert sum(compiled) == 1
+
+
 def test_configurations_of_another_program_are_an_error(tmp_path):
     saved(tmp_path / "w.npz")
     with pytest.raises(ValueError, match=r"\(20, 3, 18\); split_sage reads \(candidates, 4, 18\)"):
