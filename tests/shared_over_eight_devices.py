@@ -191,7 +191,7 @@ def test_what_was_recorded_is_replayed(tmp_path, monkeypatch):
 def of_one_share(**changed):
     """The decision of a program, changed, replayed on it."""
     space = exla.jit(some_of_each, memory_limit=LIMIT).space(*placed(POINTS, (ROW, None)))
-    (moved,) = space.shared(space.root)
+    moved = next(c for c in space.moved(space.root) if any(isinstance(d, Share) for d in c.decisions))
     (share,) = moved.decisions
     return space.build([replace(share, **changed)]), moved
 
@@ -234,7 +234,7 @@ def test_candidates_that_differ_have_different_numbers():
 def test_each_device_counts_from_its_own_first_index():
     """Whatever the chunks: the body knows where its share begins."""
     space = exla.jit(by_index, memory_limit=LIMIT).space(*placed(POINTS, (ROW, None)))
-    (moved,) = space.shared(space.root)
+    moved = next(c for c in space.moved(space.root) if any(isinstance(d, Share) for d in c.decisions))
     want = by_index(*POINTS)
     seeds = [seed for seed in space.offers(moved) if seed.region.size > 24]
     assert any(seed.region.size == ROWS // 8 for seed in seeds)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -32,12 +32,10 @@ from exla.ir.program import Program, value_bytes
 from exla.ir.scopes import numbered
 from exla.ir.spread import Spread
 from exla.passes.arrange import enumerate_arrangements
-from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Growth, Rewrite, Share, Split, Store
+from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Share, Split, Store
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
-from exla.passes.share import apply_share, enumerate_shares
-from exla.passes.sink import apply_sink, enumerate_sinks
 from exla.passes.split.chunks import grid
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
 from exla.passes.steady import Steady
@@ -45,6 +43,7 @@ from exla.search import moves
 from exla.search.beam import rank
 from exla.search.cost import predict_s, projected
 from exla.search.kept import stored
+from exla.search.moved import MOST_BARRED, moved, thresholds
 from exla.search.rewriting import rewrite, source_of
 from exla.strict import tolerate
 from exla.targets.machine import Machine
@@ -52,10 +51,6 @@ from exla.targets.machine import Machine
 if TYPE_CHECKING:
     from exla.search.ranker import CandidateRanker, Ranking
 
-MOST_SINKS = 6
-MOST_SHARES = 4
-MOST_BARRED = 3
-"""Candidates that may exchange more than the plain program before what they share is no longer computed on shares."""
 MOST_ARRANGED = 6
 DEPTH = 2
 """How many splits one after another `Space.all` and the random walks go; strategies may go further."""
@@ -149,6 +144,8 @@ class Space:
       depth: how many splits one after another the walks make.
       ratio: how chunk sizes grow in the walks.
       predicted: what was ranked last by what was learned, and how.
+      barred_shares: how often what computes something on shares was barred.
+      known_shared: what `exla.search.moved` has found.
     """
 
     program: Program
@@ -170,8 +167,8 @@ class Space:
     predicted: tuple[Sequence[Candidate], Ranking] | None = field(default=None, init=False)
     _steady: dict[tuple[Change, ...], Steady] = field(default_factory=dict, init=False)
     _barred: set[Split] = field(default_factory=set, init=False)
-    _barred_shares: Counter[Share] = field(default_factory=Counter, init=False)
-    _shared: dict[Any, Candidate | None] = field(default_factory=dict, init=False)
+    barred_shares: Counter[Share] = field(default_factory=Counter, init=False)
+    known_shared: dict[Any, Candidate | None] = field(default_factory=dict, init=False)
     _offered: dict[Any, list[Seed]] = field(default_factory=dict, init=False)
     _cut: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
     _same: dict[Any, Candidate] = field(default_factory=dict, init=False)
@@ -231,58 +228,13 @@ class Space:
         """The program after every rewrite that pays; the root where none does."""
         return self.starts[-1]
 
-    def sunk(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
-        """The program whose loops compute for themselves the big values that they read, where there are such."""
-        room = max((goal or self.goal).bytes - start.peak.arguments_bytes - start.peak.outputs_bytes, 1)
-        program, decisions = start.program, list[Change]()
-        while len(decisions) < MOST_SINKS:
-            with tolerate("moving a value into the loop that reads it"):
-                sink = next(enumerate_sinks(self.peak(program).held, max(room // 8, 1)), None)
-                if sink is None:
-                    break
-                program = apply_sink(program, sink)
-                decisions.append(sink)
-        if decisions:
-            yield self.of(program, (*start.decisions, *decisions), start.seeds)
-
     def stored(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """The program whose values wait elsewhere, or in narrower types: see `exla.search.kept`."""
         return stored(self, start, goal or self.goal)
 
-    def shared(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
-        """The program that computes on each device's share what lies along axes which they share out, if any does."""
-        if not self.spread:
-            return
-        room = max((goal or self.goal).bytes - start.peak.arguments_bytes - start.peak.outputs_bytes, 1)
-        out = frozenset(share for share, count in self._barred_shares.items() if count >= MOST_BARRED)
-        key = (start.decisions, *_thresholds(room), out)
-        if key not in self._shared:
-            self._shared[key] = self._on_shares(start, _thresholds(room), out)
-        made = self._shared[key]
-        if made is not None:
-            yield made
-
-    def _on_shares(self, start: Candidate, thresholds: Sequence[int], out: Set[Share]) -> Candidate | None:
-        """A start with what can be computed on each device's share, but for what was tried in vain; None = nothing."""
-        ways = [Growth(small_bytes=small, exact=self.exact) for small in thresholds]
-        program, decisions = start.program, list[Share]()
-        while len(decisions) < MOST_SHARES:
-            with tolerate("computing on each device's share"):
-                offered = enumerate_shares(program, self.spread, ways)
-                share = next((s for s in offered if s not in out), None)
-                if share is None:
-                    break
-                program = apply_share(program, share)
-                decisions.append(share)
-        made = self.of(program, (*start.decisions, *decisions), start.seeds) if decisions else None
-        return made if made is not None and self.is_steady(made) else None
-
     def moved(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
-        """A start with values computed inside what reads them, or on each device's share, or both."""
-        yield from self.sunk(start, goal)
-        for made in self.shared(start, goal):
-            yield made
-            yield from self.sunk(made, goal)
+        """The program with values computed inside what reads them, or on each device's share."""
+        return moved(self, start, goal or self.goal)
 
     def offers(self, parent: Candidate, goal: Goal | None = None) -> Iterator[Seed]:
         """The regions that could be split next: those of what holds the peak, the largest value first."""
@@ -291,7 +243,7 @@ class Space:
         largest = max((value_bytes(h.var) for h in unfused.held), default=0)
         room = max(goal.bytes - parent.peak.arguments_bytes - parent.peak.outputs_bytes, 1)
         most = min(largest // 2, goal.most_value_bytes or largest)
-        small = sorted({1 if goal.finest else min(threshold, max(most, 1)) for threshold in _thresholds(room)})
+        small = sorted({1 if goal.finest else min(threshold, max(most, 1)) for threshold in thresholds(room)})
         held = unfused.held if not parent.seeds else (*parent.peak.held, *unfused.held)
         key = (parent.decisions, tuple(small))
         if key not in self._offered:
@@ -328,7 +280,7 @@ class Space:
         self._barred.update(seed.split(0) for seed in candidate.seeds)
         for share in (d for d in candidate.decisions if isinstance(d, Share)):
             is_to_blame = not share.other_axes and all(split.path for split in candidate.splits)
-            self._barred_shares[share] += MOST_BARRED if is_to_blame else 1
+            self.barred_shares[share] += MOST_BARRED if is_to_blame else 1
 
     def is_barred(self, seed: Seed) -> bool:
         """Whether a region is not to be split."""
@@ -499,11 +451,6 @@ class Space:
     def cross(self, one: Candidate, other: Candidate, generator: random.Random) -> Candidate | None:
         """A complete candidate with what one parent rewrites and the other splits, or with chunks between theirs."""
         return moves.cross(self, one, other, generator)
-
-
-def _thresholds(room_bytes: int) -> list[int]:
-    """Bytes of the values that may stay whole where a region grows, smallest first."""
-    return sorted({max(room_bytes // share, 1) for share in (64, 8)})
 
 
 def start_of(starts: Sequence[Sequence[Decision]], decisions: Sequence[Decision]) -> int:

@@ -1,0 +1,86 @@
+"""Values computed elsewhere before anything is split: inside the loops that read them, or on each device's share.
+
+By itself that saves nothing; but there they can be cut (`exla.passes.sink`, `exla.passes.share`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from typing import TYPE_CHECKING
+
+from exla.passes.decisions import Change, Growth, Share
+from exla.passes.share import apply_share, enumerate_shares
+from exla.passes.sink import apply_sink, enumerate_sinks
+from exla.strict import tolerate
+
+if TYPE_CHECKING:
+    from exla.search.space import Candidate, Goal, Space
+
+MOST_SINKS = 6
+MOST_SHARES = 4
+MOST_BARRED = 3
+"""Candidates that may exchange more than the plain program before what they share is no longer computed on shares."""
+
+
+def moved(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
+    """A start with values computed inside what reads them, or on each device's share, or both.
+
+    Args:
+      space: what can be done.
+      start: the program before any split.
+      goal: what is wanted.
+    """
+    yield from _sunk(space, start, goal)
+    shared = _shared(space, start, goal) if space.spread else None
+    if shared is not None:
+        yield shared
+        yield from _sunk(space, shared, goal)
+
+
+def thresholds(room_bytes: int) -> list[int]:
+    """Bytes of the values that may stay whole where a region grows, smallest first."""
+    return sorted({max(room_bytes // share, 1) for share in (64, 8)})
+
+
+def _room(start: Candidate, goal: Goal) -> int:
+    """Bytes that a goal leaves beside arguments and results."""
+    return max(goal.bytes - start.peak.arguments_bytes - start.peak.outputs_bytes, 1)
+
+
+def _sunk(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
+    """The program whose loops compute for themselves the big values that they read, where there are such."""
+    program, decisions = start.program, list[Change]()
+    while len(decisions) < MOST_SINKS:
+        with tolerate("moving a value into the loop that reads it"):
+            sink = next(enumerate_sinks(space.peak(program).held, max(_room(start, goal) // 8, 1)), None)
+            if sink is None:
+                break
+            program = apply_sink(program, sink)
+            decisions.append(sink)
+    if decisions:
+        yield space.of(program, (*start.decisions, *decisions), start.seeds)
+
+
+def _shared(space: Space, start: Candidate, goal: Goal) -> Candidate | None:
+    """The program that computes on each device's share what lies along axes which they share out, if any does."""
+    small = thresholds(_room(start, goal))
+    out = frozenset(share for share, count in space.barred_shares.items() if count >= MOST_BARRED)
+    key = (start.decisions, *small, out)
+    if key not in space.known_shared:
+        space.known_shared[key] = _on_shares(space, start, small, out)
+    return space.known_shared[key]
+
+
+def _on_shares(space: Space, start: Candidate, small: Sequence[int], out: Set[Share]) -> Candidate | None:
+    """A start with what can be computed on each device's share, but for what was tried in vain; None = nothing."""
+    ways = [Growth(small_bytes=threshold, exact=space.exact) for threshold in small]
+    program, decisions = start.program, list[Share]()
+    while len(decisions) < MOST_SHARES:
+        with tolerate("computing on each device's share"):
+            share = next((s for s in enumerate_shares(program, space.spread, ways) if s not in out), None)
+            if share is None:
+                break
+            program = apply_share(program, share)
+            decisions.append(share)
+    made = space.of(program, (*start.decisions, *decisions), start.seeds) if decisions else None
+    return made if made is not None and space.is_steady(made) else None
