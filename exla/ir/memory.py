@@ -22,13 +22,11 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.primitives import CHEAP, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
+from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
 from exla.ir.products import copied_bytes
 from exla.ir.program import Program, body_program, value_bytes, variables
-
-LONGEST_FUSED_REDUCTION = 32
-"""Indices of an axis that XLA:CPU reduces in one pass (its TreeReductionRewriter's window, measured)."""
-WINDOWED = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or"})
+from exla.ir.split_products import padded_depth
+from exla.ir.storing import Storing, roots, stored_bytes
 
 Path = tuple[tuple[int, int], ...]
 """(position, which of its bodies) of each equation around a program."""
@@ -69,21 +67,6 @@ class Peak:
         return self.bytes - self.arguments_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Storing:
-    """What a compiler stores of a program.
-
-    Attributes:
-      fused: whether element-wise chains are assumed to be fused.
-      window: indices of an axis that are reduced without storing what is reduced; None = any number.
-      packs: whether a matrix product packs its operands, and transposes those before that lie in another order.
-    """
-
-    fused: bool = True
-    window: int | None = LONGEST_FUSED_REDUCTION
-    packs: bool = False
-
-
 def project(program: Program, storing: Storing = Storing()) -> Peak:
     """Project the peak memory of a program.
 
@@ -114,45 +97,79 @@ def _inside(program: Program, storing: Storing, spare: Sequence[Any] = ()) -> Pe
 
 
 def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
-    roots = _roots(program, storing)
+    read_from = roots(program, storing)
     arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     last: dict[Any, int] = {}
     end = len(program.eqns)
     for i, eqn in enumerate(program.eqns):
         for v in variables(eqn.invars):
-            last.update((root, i) for root in roots[v])
-    last.update((root, end) for v in outputs for root in roots.get(v, (v,)))
+            last.update((root, i) for root in read_from[v])
+    last.update((root, end) for v in outputs for root in read_from.get(v, (v,)))
     live: dict[Any, int] = {}
+    on_chip: dict[Any, int] = {}
     best = 0
     best_held: tuple[Held, ...] = ()
     total = 0
     for i, eqn in enumerate(program.eqns):
         dying = [v for v in live if last.get(v, i) <= i]
         inner = _inner_peak(eqn, i, storing)
-        made = {v: value_bytes(v) for v in eqn.outvars if v in roots and roots[v] == (v,)}
+        made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if read_from.get(v) == (v,)}
         if storing.fused and eqn.primitive.name in IN_PLACE:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
-        reused = 0
-        if storing.fused and eqn.primitive.name in FUSIBLE:
-            reused = min(sum(live[v] for v in dying), sum(made.values()))
+        if storing.chip_bytes:
+            _keep_on_chip(made, on_chip, outputs, storing.chip_bytes)
+        reused = _reused(eqn, made, live, dying, storing) if storing.fused else 0
         live.update(made)
         total += sum(made.values())
-        packed = _packed_bytes(program, eqn) if storing.packs and eqn.primitive.name == "dot_general" else 0
-        now = total - reused + packed + (inner.temporary_bytes if inner else 0)
+        now = total - reused + _beside(program, eqn, storing) + (inner.temporary_bytes if inner else 0)
         if now > best:
             best = now
-            here = (Held(program=program, path=(), var=v, bytes=b) for v, b in live.items())
+            here = (Held(program=program, path=(), var=v, bytes=b) for v, b in live.items() if b)
             best_held = (*here, *(inner.held if inner else ()))
         for v in [*dying, *(v for v in made if last.get(v, -1) <= i)]:
             total -= live.pop(v, 0)
+            on_chip.pop(v, None)
     arguments_bytes = sum(value_bytes(v) for v in arguments)
+    padding = sum(stored_bytes(program, v, storing) for v in arguments) - arguments_bytes
     return Peak(
         arguments_bytes=arguments_bytes,
         outputs_bytes=sum(value_bytes(v) for v in outputs),
-        bytes=arguments_bytes + best,
+        bytes=arguments_bytes + padding + best,
         held=tuple(sorted(best_held, key=lambda h: -h.bytes)),
     )
+
+
+def _keep_on_chip(made: dict[Any, int], on_chip: dict[Any, int], outputs: set[Any], chip_bytes: int) -> None:
+    """Let results live on the chip as far as there is room, whoever comes first."""
+    for var, size in made.items():
+        if var not in outputs and sum(on_chip.values()) + size <= chip_bytes:
+            on_chip[var], made[var] = size, 0
+
+
+def _reused(eqn: Any, made: dict[Any, int], live: dict[Any, int], dying: Sequence[Any], storing: Storing) -> int:
+    """Bytes of results that take the place of values that are not read again."""
+    if eqn.primitive.name not in FUSIBLE:
+        return 0
+    if not storing.recomputes:
+        return min(sum(live[v] for v in dying), sum(made.values()))
+    if eqn.primitive.name not in ELEMENTWISE:
+        return 0
+    return sum(b for v, b in made.items() if any(live[d] >= b and d.aval.shape == v.aval.shape for d in dying))
+
+
+def _beside(program: Program, eqn: Any, storing: Storing) -> int:
+    """What a matrix product makes of its operands beside its result."""
+    if eqn.primitive.name != "dot_general":
+        return 0
+    if storing.packs:
+        return _packed_bytes(program, eqn)
+    if storing.cutting is not None:
+        depth = padded_depth(eqn, storing.cutting)
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        if depth:
+            return sum(map(value_bytes, eqn.invars)) * depth // eqn.invars[0].aval.shape[contracted[0]]
+    return 0
 
 
 def largest_bytes(program: Program, outputs: frozenset[Any] | None = None) -> int:
@@ -173,43 +190,6 @@ def _overwrite(eqn: Any, made: dict[Any, int], spare: Sequence[Any]) -> None:
         if free and value_bytes(free[0]) == size:
             made[var] = 0
             free.pop(0)
-
-
-def _roots(program: Program, storing: Storing) -> dict[Any, tuple[Any, ...]]:
-    """Variable -> the materialised values that it is read from; itself where it is materialised."""
-    roots: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}
-    outputs = set(variables(program.outvars))
-    for eqn in program.eqns:
-        for var in eqn.outvars:
-            if _compat.is_drop(var):
-                continue
-            if var in outputs or not (storing.fused and _is_virtual(program, eqn, var, storing.window)):
-                roots[var] = (var,)
-            else:
-                roots[var] = tuple(dict.fromkeys(r for v in variables(eqn.invars) for r in roots[v]))
-    return roots
-
-
-def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> bool:
-    """Whether the compiler will probably never store this value."""
-    name = eqn.primitive.name
-    if name in VIEWS:
-        return True
-    if name not in FUSIBLE:
-        return False
-    users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
-    if not all(user.primitive.name in FUSIBLE or _is_fused_into(user, window) for user in users):
-        return False
-    return name in CHEAP or len(users) <= 1
-
-
-def _is_fused_into(eqn: Any, window: int | None) -> bool:
-    """Whether a reduction computes its operand as it goes; XLA:CPU reduces longer axes by windows, in passes."""
-    if eqn.primitive.name not in REDUCERS:
-        return False
-    if window is None or eqn.primitive.name not in WINDOWED:
-        return True
-    return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
 
 def _packed_bytes(program: Program, eqn: Any) -> int:
