@@ -6,8 +6,8 @@ Two models of one program:
   XLA's fusion does; reshapes are views; an element-wise result may take the place of an operand that dies.
 * *unfused*: every value is materialised. This is an upper bound on what a fusion can hold inside itself.
 
-Both know of two habits of XLA:CPU where they are told (`Storing`): long reductions store what they reduce, and matrix
-products pack their operands.
+Both know the habits of a compiler where they are told (`Storing`): those of XLA:CPU, of XLA:GPU or of TPUs'. Which
+values these leave to be stored is for `exla.ir.fusing`, as how many bytes for `exla.ir.storing`.
 
 `projected_bytes` is arguments plus the fused peak. It ranks candidates; what is believed is the compiler's
 figure. Values inside a chunk loop are those of its body, once.
@@ -22,17 +22,21 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.fusing import roots
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
 from exla.ir.products import copied_bytes
 from exla.ir.program import Program, body_program, value_bytes, variables
 from exla.ir.split_products import padded_depth
-from exla.ir.storing import Storing, roots, stored_bytes
+from exla.ir.storing import Storing, stored_bytes
 
 Path = tuple[tuple[int, int], ...]
 """(position, which of its bodies) of each equation around a program."""
 
 PIECE, PIECE_BYTES = 8, 1 << 20
 """Rows of an `exla_unless` that fall back together at most, and the size that the largest value may then have."""
+
+ANYWHERE = Storing()
+"""What is assumed where nothing is said of the compiler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,7 @@ class Peak:
         return self.bytes - self.arguments_bytes
 
 
-def project(program: Program, storing: Storing = Storing()) -> Peak:
+def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
     """Project the peak memory of a program.
 
     Args:
@@ -103,8 +107,12 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
     last: dict[Any, int] = {}
     end = len(program.eqns)
     for i, eqn in enumerate(program.eqns):
-        for v in variables(eqn.invars):
-            last.update((root, i) for root in read_from[v])
+        read = [root for v in variables(eqn.invars) for root in read_from[v]]
+        if storing.recomputes and eqn.primitive.name in REDUCERS:  # run as soon as what they read is there
+            at = max((program.producers.get(root, -1) for root in read), default=-1)
+            last.update((root, max(last.get(root, at), at)) for root in read)
+        else:
+            last.update((root, i) for root in read)
     last.update((root, end) for v in outputs for root in read_from.get(v, (v,)))
     live: dict[Any, int] = {}
     on_chip: dict[Any, int] = {}
@@ -119,7 +127,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
         if storing.chip_bytes:
             _keep_on_chip(made, on_chip, outputs, storing.chip_bytes)
-        reused = _reused(eqn, made, live, dying, storing) if storing.fused else 0
+        reused = _reused(program, eqn, made, live, dying, storing) if storing.fused else 0
         live.update(made)
         total += sum(made.values())
         now = total - reused + _beside(program, eqn, storing) + (inner.temporary_bytes if inner else 0)
@@ -147,13 +155,15 @@ def _keep_on_chip(made: dict[Any, int], on_chip: dict[Any, int], outputs: set[An
             on_chip[var], made[var] = size, 0
 
 
-def _reused(eqn: Any, made: dict[Any, int], live: dict[Any, int], dying: Sequence[Any], storing: Storing) -> int:
+def _reused(
+    program: Program, eqn: Any, made: dict[Any, int], live: dict[Any, int], dying: Sequence[Any], storing: Storing
+) -> int:
     """Bytes of results that take the place of values that are not read again."""
     if eqn.primitive.name not in FUSIBLE:
         return 0
     if not storing.recomputes:
         return min(sum(live[v] for v in dying), sum(made.values()))
-    if eqn.primitive.name not in ELEMENTWISE:
+    if eqn.primitive.name not in ELEMENTWISE or any(_is_cut(program, v, storing) for v in made):
         return 0
     return sum(b for v, b in made.items() if any(live[d] >= b and d.aval.shape == v.aval.shape for d in dying))
 
@@ -164,12 +174,23 @@ def _beside(program: Program, eqn: Any, storing: Storing) -> int:
         return 0
     if storing.packs:
         return _packed_bytes(program, eqn)
-    if storing.cutting is not None:
-        depth = padded_depth(eqn, storing.cutting)
-        (contracted, _), _ = eqn.params["dimension_numbers"]
-        if depth:
-            return sum(map(value_bytes, eqn.invars)) * depth // eqn.invars[0].aval.shape[contracted[0]]
-    return 0
+    if not padded_depth(eqn, storing.cutting):
+        return 0
+    return sum(value_bytes(v) for v in variables(eqn.invars) if not _is_made_longer(program, v))
+
+
+def _is_cut(program: Program, var: Any, storing: Storing) -> bool:
+    """Whether a value is padded for a product that reads it, so that it takes the place of no other."""
+    users = (program.eqns[i] for i, _ in program.consumers.get(var, ()))
+    return any(u.primitive.name == "dot_general" and padded_depth(u, storing.cutting) > 0 for u in users)
+
+
+def _is_made_longer(program: Program, var: Any) -> bool:
+    """Whether an operand is padded as it is computed, so that no copy of it is made for that."""
+    position = program.producers.get(var)
+    while position is not None and program.eqns[position].primitive.name in VIEWS:
+        position = program.producers.get(program.eqns[position].invars[0])
+    return position is not None and program.eqns[position].primitive.name in FUSIBLE
 
 
 def largest_bytes(program: Program, outputs: frozenset[Any] | None = None) -> int:

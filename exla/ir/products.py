@@ -8,6 +8,7 @@ written in the first order, and copies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,3 +52,8 @@ def _is_copied(program: Program, eqn: Any, side: int) -> bool:
     position = program.producers.get(var)
     is_input = position is None or program.eqns[position].primitive.name in VIEWS
     return not is_input or not is_ordered(eqn, side)
+
+
+def is_vectors(eqn: Any) -> bool:
+    """Whether one side of a product is a vector, in each of its batches."""
+    return any(math.prod(eqn.invars[side].aval.shape[k] for k in axes_of(eqn, side)[2]) == 1 for side in (0, 1))

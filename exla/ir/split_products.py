@@ -2,8 +2,9 @@
 
 A product with few rows and columns and a long contraction, `[10, 100000] @ [100000, 10]`, is computed as a batch of
 products of pieces of the contracted axis, whose results are summed. Where the pieces do not divide the axis into whole
-16 bytes, both operands are copied into longer ones first, with zeros at the end. So the product of an n x n matrix with a
-vector takes the matrix twice where n is odd, and once where n is a multiple of 512.
+16 bytes, both operands are copied into longer ones first, with zeros at the end. So the product of an n x n matrix with
+a vector takes the matrix twice where n is odd, and once where n is a multiple of 512. What the program computes
+element by element is written in its longer form at once.
 
 Source: XLA, `xla/backends/gpu/transforms/splitk_rewriter.cc`, whose estimate of costs this follows.
 """
