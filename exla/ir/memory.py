@@ -126,7 +126,8 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
         if storing.fused and eqn.primitive.name in IN_PLACE:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
         if storing.chip_bytes:
-            _keep_on_chip(made, on_chip, outputs, storing.chip_bytes)
+            freed = _reused(program, eqn, made, on_chip, [v for v in dying if v in on_chip], storing)
+            _keep_on_chip(made, on_chip, outputs, storing.chip_bytes + freed)
         reused = _reused(program, eqn, made, live, dying, storing) if storing.fused else 0
         live.update(made)
         total += sum(made.values())

@@ -25,6 +25,7 @@ LONGEST_FUSED_REDUCTION = 32
 ROWS = named("gather conv_general_dilated") | SCATTERS
 """Primitives that TPUs compute on whole rows: their values lie with the last axis on the lanes, unless it is short."""
 SHORT_ROW = 32
+"""Numbers; to pad less to whole lanes, other axes are laid on them (`f32[5752000, 3]{0,1:T(4,128)}`)."""
 PRODUCTS = named("dot_general conv_general_dilated")
 
 
@@ -59,7 +60,7 @@ class Storing:
 
 def stored_bytes(program: Program, var: Any, storing: Storing) -> int:
     """Bytes that a stored value takes."""
-    if not storing.tiled or not hasattr(var.aval, "shape"):
+    if not storing.tiled or getattr(var.aval, "shape", None) is None:
         return value_bytes(var)
     item = _compat.item_bytes(var.aval.dtype)
     if storing.narrow and var.aval.dtype == np.float32 and _is_for_products(program, var):
@@ -74,8 +75,11 @@ def _pinned(program: Program, var: Any) -> str:
     at = program.producers.get(var)
     users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
     names = {eqn.primitive.name for eqn in (users if at is None else [program.eqns[at], *users])}
-    if names & ROWS and var.aval.shape and var.aval.shape[-1] >= SHORT_ROW:
-        return "rows"
+    shape = var.aval.shape
+    if not shape or shape[-1] < SHORT_ROW and len(shape) < 3:
+        return ""
+    if names & ROWS:
+        return "rows" if shape[-1] >= SHORT_ROW else ""
     return "stacked" if "scan" in names else ""
 
 
