@@ -48,10 +48,10 @@ def projected(program: Program, machine: Machine, *, fused: bool = True) -> Peak
 @lru_cache
 def storing_of(machine: Machine, fused: bool = True) -> Storing:
     """What the compiler of a machine stores of a program."""
-    if machine.compiler == "gpu":
+    if machine.multiprocessors:
         cutting = Cutting.of(machine.multiprocessors, machine.capability)
         return Storing(fused=fused, window=None, recomputes=True, gathers=True, cutting=cutting)
-    if machine.compiler == "tpu":
+    if machine.on_chip_bytes:
         chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused else 0
         return Storing(
             fused=fused, window=None, recomputes=True, joins=True, narrow=True, tiled=True, chip_bytes=chip_bytes

@@ -62,8 +62,7 @@ class Machine:
         before it is one vector long: LLVM unrolls both, and adds vectors instead of single numbers.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
-      compiler: what compiles for it, "cpu", "gpu" or "tpu": it decides what is stored (`exla.ir.storing`).
-      on_chip_bytes: memory on the chip in which the compiler keeps whole values; 0 where it keeps none.
+      on_chip_bytes: memory on the chip of a TPU, in which its compiler keeps whole values; 0 elsewhere.
       instruction_bytes: what it sets aside of that for what instructions work on.
       multiprocessors: of a GPU; 0 elsewhere.
       capability: compute capability of a GPU; 0 elsewhere.
@@ -90,7 +89,6 @@ class Machine:
     one_vector: float = 0.4
     longest_fused_reduction: int | None = 32
     roomy_bytes: int | None = None
-    compiler: str = "cpu"
     on_chip_bytes: int = 0
     instruction_bytes: int = 0
     multiprocessors: int = 0
@@ -115,7 +113,6 @@ class Machine:
           facts: its numbers.
         """
         vectors = REACHED * facts.vector_flops
-        compiler = facts.name.partition(":")[0]
         return cls(
             flops=REACHED * facts.float32_matrix_flops,
             elements=vectors / 2,  # the sheet counts a fused multiply-add as two
@@ -136,8 +133,7 @@ class Machine:
             one_vector=1.0,
             longest_fused_reduction=None,
             roomy_bytes=None if facts.instruction_bytes is None else facts.instruction_bytes // 2,
-            compiler=compiler,
-            on_chip_bytes=facts.cache_bytes if compiler == "tpu" else 0,
+            on_chip_bytes=facts.cache_bytes if facts.name.startswith("tpu:") else 0,
             instruction_bytes=facts.instruction_bytes or 0,
             multiprocessors=int(facts.compiler.get("multiprocessors", 0)),
             capability=float(facts.compiler.get("compute_capability", 0)),
