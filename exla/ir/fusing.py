@@ -20,7 +20,7 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.primitives import CHEAP, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
-from exla.ir.products import is_vectors
+from exla.ir.products import is_exact, is_vectors
 from exla.ir.program import Program, variables
 from exla.ir.storing import Storing
 
@@ -142,10 +142,15 @@ def _takes(eqn: Any, storing: Storing) -> bool:
 
 
 def _is_joined(program: Program, eqn: Any, home: int) -> bool:
-    """Whether TPUs compute a product inside the fusion that reads it; as it lies, where that is another product."""
+    """Whether TPUs compute a product inside the fusion that reads it; as it lies, where that is another product.
+
+    What is several products of real numbers, or of bfloat16, is not.
+    """
     users = (program.eqns[i].primitive.name for i, _ in program.consumers.get(eqn.outvars[0], ()))
     is_moved = any(name in VIEWS or name == "transpose" for name in users)
-    return not _is_complex(eqn) and not (is_moved and program.eqns[home].primitive.name == "dot_general")
+    if _is_complex(eqn) or (is_exact(eqn) and not is_vectors(eqn)):
+        return False
+    return not (is_moved and program.eqns[home].primitive.name == "dot_general")
 
 
 def _is_complex(eqn: Any) -> bool:

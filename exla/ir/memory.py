@@ -24,7 +24,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.ir.fusing import roots
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
-from exla.ir.products import copied_bytes
+from exla.ir.products import copied_bytes, is_exact
 from exla.ir.program import Program, body_program, value_bytes, variables
 from exla.ir.split_products import padded_depth
 from exla.ir.storing import Storing, stored_bytes
@@ -35,6 +35,8 @@ Path = tuple[tuple[int, int], ...]
 PIECE, PIECE_BYTES = 8, 1 << 20
 """Rows of an `exla_unless` that fall back together at most, and the size that the largest value may then have."""
 
+PARTS = 3
+"""Results that TPUs store of a product in more than default precision, which is a sum of products of bfloat16."""
 ANYWHERE = Storing()
 """What is assumed where nothing is said of the compiler."""
 
@@ -131,7 +133,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
         reused = _reused(program, eqn, made, live, dying, storing) if storing.fused else 0
         live.update(made)
         total += sum(made.values())
-        now = total - reused + _beside(program, eqn, storing) + (inner.temporary_bytes if inner else 0)
+        now = total - reused + _beside(program, eqn, made, storing) + (inner.temporary_bytes if inner else 0)
         if now > best:
             best = now
             here = (Held(program=program, path=(), var=v, bytes=b) for v, b in live.items() if b)
@@ -169,12 +171,14 @@ def _reused(
     return sum(b for v, b in made.items() if any(live[d] >= b and d.aval.shape == v.aval.shape for d in dying))
 
 
-def _beside(program: Program, eqn: Any, storing: Storing) -> int:
-    """What a matrix product makes of its operands beside its result."""
+def _beside(program: Program, eqn: Any, made: dict[Any, int], storing: Storing) -> int:
+    """What a matrix product stores beside its result: what it makes of its operands, or sums of parts of it."""
     if eqn.primitive.name != "dot_general":
         return 0
     if storing.packs:
         return _packed_bytes(program, eqn)
+    if storing.joins:
+        return (PARTS - 1) * sum(made.values()) if is_exact(eqn) else 0
     if not padded_depth(eqn, storing.cutting):
         return 0
     return sum(value_bytes(v) for v in variables(eqn.invars) if not _is_made_longer(program, v))

@@ -15,7 +15,7 @@ import numpy as np
 
 from exla import _compat
 from exla.ir.primitives import ELEMENTWISE, SCATTERS, VIEWS, named
-from exla.ir.products import is_vectors
+from exla.ir.products import is_exact, is_vectors
 from exla.ir.program import Program, value_bytes
 from exla.ir.split_products import Cutting
 from exla.ir.tiles import padded_bytes
@@ -96,4 +96,4 @@ def _is_for_product(program: Program, user: Any) -> bool:
         return _is_for_products(program, user.outvars[0])
     if user.primitive.name == "dot_general" and is_vectors(user):
         return False
-    return user.primitive.name in PRODUCTS and user.params.get("precision") is None
+    return user.primitive.name in PRODUCTS and not is_exact(user)
