@@ -6,8 +6,8 @@ Two models of one program:
   XLA's fusion does; reshapes are views; an element-wise result may take the place of an operand that dies.
 * *unfused*: every value is materialised. This is an upper bound on what a fusion can hold inside itself.
 
-Both know of two habits of XLA:CPU where they are told (`Storing`): long reductions store what they reduce, and matrix
-products pack their operands.
+Both know the habits of a compiler where they are told (`Storing`): those of XLA:CPU, of XLA:GPU or of TPUs'. Which
+values these leave to be stored is for `exla.ir.fusing`, as how many bytes for `exla.ir.storing`.
 
 `projected_bytes` is arguments plus the fused peak. It ranks candidates; what is believed is the compiler's
 figure. Values inside a chunk loop are those of its body, once.
@@ -22,19 +22,23 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.primitives import CHEAP, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
-from exla.ir.products import copied_bytes
+from exla.ir.fusing import roots
+from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
+from exla.ir.products import copied_bytes, is_exact
 from exla.ir.program import Program, body_program, value_bytes, variables
-
-LONGEST_FUSED_REDUCTION = 32
-"""Indices of an axis that XLA:CPU reduces in one pass (its TreeReductionRewriter's window, measured)."""
-WINDOWED = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or"})
+from exla.ir.split_products import padded_depth
+from exla.ir.storing import Storing, stored_bytes
 
 Path = tuple[tuple[int, int], ...]
 """(position, which of its bodies) of each equation around a program."""
 
 PIECE, PIECE_BYTES = 8, 1 << 20
 """Rows of an `exla_unless` that fall back together at most, and the size that the largest value may then have."""
+
+PARTS = 3
+"""Results that TPUs store of a product in more than default precision, which is a sum of products of bfloat16."""
+ANYWHERE = Storing()
+"""What is assumed where nothing is said of the compiler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,22 +84,7 @@ class Peak:
         return self.bytes - self.arguments_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Storing:
-    """What a compiler stores of a program.
-
-    Attributes:
-      fused: whether element-wise chains are assumed to be fused.
-      window: indices of an axis that are reduced without storing what is reduced; None = any number.
-      packs: whether a matrix product packs its operands, and transposes those before that lie in another order.
-    """
-
-    fused: bool = True
-    window: int | None = LONGEST_FUSED_REDUCTION
-    packs: bool = False
-
-
-def project(program: Program, storing: Storing = Storing()) -> Peak:
+def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
     """Project the peak memory of a program.
 
     Args:
@@ -125,46 +114,100 @@ def _inside(program: Program, storing: Storing, spare: Sequence[Any] = ()) -> Pe
 
 
 def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
-    roots = _roots(program, storing)
+    read_from = roots(program, storing)
     arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     last: dict[Any, int] = {}
     end = len(program.eqns)
     for i, eqn in enumerate(program.eqns):
-        for v in variables(eqn.invars):
-            last.update((root, i) for root in roots[v])
-    last.update((root, end) for v in outputs for root in roots.get(v, (v,)))
+        read = [root for v in variables(eqn.invars) for root in read_from[v]]
+        if storing.recomputes and eqn.primitive.name in REDUCERS:  # run as soon as what they read is there
+            at = max((program.producers.get(root, -1) for root in read), default=-1)
+            last.update((root, max(last.get(root, at), at)) for root in read)
+        else:
+            last.update((root, i) for root in read)
+    last.update((root, end) for v in outputs for root in read_from.get(v, (v,)))
     live: dict[Any, int] = {}
+    on_chip: dict[Any, int] = {}
     best = best_at = 0
     best_held: tuple[Held, ...] = ()
     total = 0
     for i, eqn in enumerate(program.eqns):
         dying = [v for v in live if last.get(v, i) <= i]
         inner = _inner_peak(eqn, i, storing)
-        made = {v: value_bytes(v) for v in eqn.outvars if v in roots and roots[v] == (v,)}
+        made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if read_from.get(v) == (v,)}
         if storing.fused and eqn.primitive.name in IN_PLACE:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
-        reused = 0
-        if storing.fused and eqn.primitive.name in FUSIBLE:
-            reused = min(sum(live[v] for v in dying), sum(made.values()))
+        if storing.chip_bytes:
+            freed = _reused(program, eqn, made, on_chip, [v for v in dying if v in on_chip], storing)
+            _keep_on_chip(made, on_chip, outputs, storing.chip_bytes + freed)
+        reused = _reused(program, eqn, made, live, dying, storing) if storing.fused else 0
         live.update(made)
         total += sum(made.values())
-        packed = _packed_bytes(program, eqn) if storing.packs and eqn.primitive.name == "dot_general" else 0
-        now = total - reused + packed + (inner.temporary_bytes if inner else 0)
+        now = total - reused + _beside(program, eqn, made, storing) + (inner.temporary_bytes if inner else 0)
         if now > best:
             best, best_at = now, i
-            here = (Held(program=program, path=(), var=v, bytes=b, at=i) for v, b in live.items())
+            here = (Held(program=program, path=(), var=v, bytes=b, at=i) for v, b in live.items() if b)
             best_held = (*here, *(inner.held if inner else ()))
         for v in [*dying, *(v for v in made if last.get(v, -1) <= i)]:
             total -= live.pop(v, 0)
+            on_chip.pop(v, None)
     arguments_bytes = sum(value_bytes(v) for v in arguments)
+    padding = sum(stored_bytes(program, v, storing) for v in arguments) - arguments_bytes
     return Peak(
         arguments_bytes=arguments_bytes,
         outputs_bytes=sum(value_bytes(v) for v in outputs),
-        bytes=arguments_bytes + best,
+        bytes=arguments_bytes + padding + best,
         held=tuple(sorted(best_held, key=lambda h: -h.bytes)),
         at=best_at,
     )
+
+
+def _keep_on_chip(made: dict[Any, int], on_chip: dict[Any, int], outputs: set[Any], chip_bytes: int) -> None:
+    """Let results live on the chip as far as there is room, whoever comes first."""
+    for var, size in made.items():
+        if var not in outputs and sum(on_chip.values()) + size <= chip_bytes:
+            on_chip[var], made[var] = size, 0
+
+
+def _reused(
+    program: Program, eqn: Any, made: dict[Any, int], live: dict[Any, int], dying: Sequence[Any], storing: Storing
+) -> int:
+    """Bytes of results that take the place of values that are not read again."""
+    if eqn.primitive.name not in FUSIBLE:
+        return 0
+    if not storing.recomputes:
+        return min(sum(live[v] for v in dying), sum(made.values()))
+    if eqn.primitive.name not in ELEMENTWISE or any(_is_cut(program, v, storing) for v in made):
+        return 0
+    return sum(b for v, b in made.items() if any(live[d] >= b and d.aval.shape == v.aval.shape for d in dying))
+
+
+def _beside(program: Program, eqn: Any, made: dict[Any, int], storing: Storing) -> int:
+    """What a matrix product stores beside its result: what it makes of its operands, or sums of parts of it."""
+    if eqn.primitive.name != "dot_general":
+        return 0
+    if storing.packs:
+        return _packed_bytes(program, eqn)
+    if storing.joins:
+        return (PARTS - 1) * sum(made.values()) if is_exact(eqn) else 0
+    if not padded_depth(eqn, storing.cutting):
+        return 0
+    return sum(value_bytes(v) for v in variables(eqn.invars) if not _is_made_longer(program, v))
+
+
+def _is_cut(program: Program, var: Any, storing: Storing) -> bool:
+    """Whether a value is padded for a product that reads it, so that it takes the place of no other."""
+    users = (program.eqns[i] for i, _ in program.consumers.get(var, ()))
+    return any(u.primitive.name == "dot_general" and padded_depth(u, storing.cutting) > 0 for u in users)
+
+
+def _is_made_longer(program: Program, var: Any) -> bool:
+    """Whether an operand is padded as it is computed, so that no copy of it is made for that."""
+    position = program.producers.get(var)
+    while position is not None and program.eqns[position].primitive.name in VIEWS:
+        position = program.producers.get(program.eqns[position].invars[0])
+    return position is not None and program.eqns[position].primitive.name in FUSIBLE
 
 
 def largest_bytes(program: Program, outputs: frozenset[Any] | None = None) -> int:
@@ -185,45 +228,6 @@ def _overwrite(eqn: Any, made: dict[Any, int], spare: Sequence[Any]) -> None:
         if free and value_bytes(free[0]) == size:
             made[var] = 0
             free.pop(0)
-
-
-def _roots(program: Program, storing: Storing) -> dict[Any, tuple[Any, ...]]:
-    """Variable -> the materialised values that it is read from; itself where it is materialised."""
-    roots: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}
-    outputs = set(variables(program.outvars))
-    for eqn in program.eqns:
-        for var in eqn.outvars:
-            if _compat.is_drop(var):
-                continue
-            if var in outputs or not (storing.fused and _is_virtual(program, eqn, var, storing.window)):
-                roots[var] = (var,)
-            else:
-                roots[var] = tuple(dict.fromkeys(r for v in variables(eqn.invars) for r in roots[v]))
-    return roots
-
-
-def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> bool:
-    """Whether the compiler will probably never store this value."""
-    name = eqn.primitive.name
-    if name in VIEWS:
-        return True
-    if name not in FUSIBLE:
-        return False
-    users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
-    if any(user.primitive.name == "optimization_barrier" for user in users):
-        return False  # what is behind it is not fused with what is before
-    if not all(user.primitive.name in FUSIBLE or _is_fused_into(user, window) for user in users):
-        return False
-    return name in CHEAP or len(users) <= 1
-
-
-def _is_fused_into(eqn: Any, window: int | None) -> bool:
-    """Whether a reduction computes its operand as it goes; XLA:CPU reduces longer axes by windows, in passes."""
-    if eqn.primitive.name not in REDUCERS:
-        return False
-    if window is None or eqn.primitive.name not in WINDOWED:
-        return True
-    return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
 
 def _packed_bytes(program: Program, eqn: Any) -> int:

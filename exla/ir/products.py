@@ -8,8 +8,11 @@ written in the first order, and copies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+from jax.lax import Precision
 
 from exla._compat import Literal
 from exla.ir.primitives import VIEWS
@@ -51,3 +54,15 @@ def _is_copied(program: Program, eqn: Any, side: int) -> bool:
     position = program.producers.get(var)
     is_input = position is None or program.eqns[position].primitive.name in VIEWS
     return not is_input or not is_ordered(eqn, side)
+
+
+def is_vectors(eqn: Any) -> bool:
+    """Whether one side of a product is a vector, in each of its batches."""
+    return any(math.prod(eqn.invars[side].aval.shape[k] for k in axes_of(eqn, side)[2]) == 1 for side in (0, 1))
+
+
+def is_exact(eqn: Any) -> bool:
+    """Whether a product is asked for in more than the default precision."""
+    precision = eqn.params.get("precision")
+    asked = precision if isinstance(precision, tuple) else (precision,)
+    return any(p not in (None, Precision.DEFAULT) for p in asked)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from exla.ir.memory import Peak, Storing, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import copied_bytes
 from exla.ir.program import Program, value_bytes
+from exla.ir.split_products import Cutting
 from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine, Work
 
@@ -41,8 +43,21 @@ def predict_s(program: Program, machine: Machine) -> float:
 
 def projected(program: Program, machine: Machine, *, fused: bool = True) -> Peak:
     """The projected peak of a program on a machine; `fused` as of `Storing`."""
-    storing = Storing(fused=fused, window=machine.longest_fused_reduction, packs=machine.product_passes > 1)
-    return project(program, storing)
+    return project(program, storing_of(machine, fused))
+
+
+@lru_cache
+def storing_of(machine: Machine, fused: bool = True) -> Storing:
+    """What the compiler of a machine stores of a program."""
+    if machine.multiprocessors:
+        cutting = Cutting.of(machine.multiprocessors, machine.capability)
+        return Storing(fused=fused, window=None, recomputes=True, gathers=True, cutting=cutting)
+    if machine.on_chip_bytes:
+        chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused else 0
+        return Storing(
+            fused=fused, window=None, recomputes=True, joins=True, narrow=True, tiled=True, chip_bytes=chip_bytes
+        )
+    return Storing(fused=fused, window=machine.longest_fused_reduction, packs=machine.product_passes > 1)
 
 
 def work_of(program: Program, machine: Machine | None = None) -> Work:

@@ -63,6 +63,10 @@ class Machine:
         before it is one vector long: LLVM unrolls both, and adds vectors instead of single numbers.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
+      on_chip_bytes: memory on the chip of a TPU, in which its compiler keeps whole values; 0 elsewhere.
+      instruction_bytes: what it sets aside of that for what instructions work on.
+      multiprocessors: of a GPU; 0 elsewhere.
+      capability: compute capability of a GPU; 0 elsewhere.
       roomy_bytes: temporaries up to which a program's instructions work on large blocks at a time; None where there is
         no such bound.
     """
@@ -87,6 +91,10 @@ class Machine:
     one_vector: float = 0.4
     longest_fused_reduction: int | None = 32
     roomy_bytes: int | None = None
+    on_chip_bytes: int = 0
+    instruction_bytes: int = 0
+    multiprocessors: int = 0
+    capability: float = 0.0
 
     def crowding(self, temporary_bytes: float) -> float:
         """How many times as long a program takes because of its temporaries.
@@ -128,4 +136,8 @@ class Machine:
             one_vector=1.0,
             longest_fused_reduction=None,
             roomy_bytes=None if facts.instruction_bytes is None else facts.instruction_bytes // 2,
+            on_chip_bytes=facts.cache_bytes if facts.name.startswith("tpu:") else 0,
+            instruction_bytes=facts.instruction_bytes or 0,
+            multiprocessors=int(facts.compiler.get("multiprocessors", 0)),
+            capability=float(facts.compiler.get("compute_capability", 0)),
         )

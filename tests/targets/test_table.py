@@ -37,7 +37,7 @@ def test_programs_that_plain_jax_cannot_compile_for_a_v5e_fit():
 
 
 def test_gpus_take_what_is_projected():
-    """TPUs do not: what their compiler keeps on the chip is not counted, and what it pads is."""
+    """In the median; `test_projection.py` says more."""
     for target in ("gpu:a100-40", "gpu:h200"):
         ratios = sorted(
             row["projected_bytes"] / row["compiled_bytes"]

@@ -1,0 +1,99 @@
+"""What a compiler stores of a program, and as how many bytes.
+
+XLA:CPU computes a cheap value again for every reader, one that is read once in its reader, and stores the rest; long
+reductions store what they reduce, and matrix products pack their operands. The compilers of GPUs and TPUs compute more
+again, pad and narrow values, and keep some on the chip. `Storing` says which of that holds; which values it leaves to
+be stored is for `exla.ir.fusing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exla import _compat
+from exla.ir.primitives import ELEMENTWISE, SCATTERS, VIEWS, named
+from exla.ir.products import is_exact, is_vectors
+from exla.ir.program import Program, value_bytes
+from exla.ir.split_products import Cutting
+from exla.ir.tiles import padded_bytes
+
+LONGEST_FUSED_REDUCTION = 32
+"""Indices of an axis that XLA:CPU reduces in one pass (its TreeReductionRewriter's window, measured)."""
+ROWS = named("gather conv_general_dilated") | SCATTERS
+"""Primitives that TPUs compute on whole rows: their values lie with the last axis on the lanes, unless it is short."""
+SHORT_ROW = 32
+"""Numbers; to pad less to whole lanes, other axes are laid on them (`f32[5752000, 3]{0,1:T(4,128)}`)."""
+PRODUCTS = named("dot_general conv_general_dilated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storing:
+    """What a compiler stores of a program.
+
+    Attributes:
+      fused: whether element-wise chains are assumed to be fused.
+      window: indices of an axis that are reduced without storing what is reduced; None = any number.
+      packs: whether a matrix product packs its operands, and transposes those before that lie in another order.
+      recomputes: whether element-wise values are computed again for every fusion that reads them, whatever they cost.
+      gathers: whether gathers are computed by their readers too, and scatters compute their updates.
+      joins: whether matrix products compute their operands, and are computed by the one fusion that reads them.
+      narrow: whether what only products read is stored as bfloat16, in which they are computed.
+      tiled: whether values are padded to tiles (`exla.ir.tiles`).
+      chip_bytes: memory on the chip in which values may live, which is not counted; 0 where there is none.
+      cutting: how products with long contractions are cut; None where they are not.
+    """
+
+    fused: bool = True
+    window: int | None = LONGEST_FUSED_REDUCTION
+    packs: bool = False
+    recomputes: bool = False
+    gathers: bool = False
+    joins: bool = False
+    narrow: bool = False
+    tiled: bool = False
+    chip_bytes: int = 0
+    cutting: Cutting | None = None
+
+
+def stored_bytes(program: Program, var: Any, storing: Storing) -> int:
+    """Bytes that a stored value takes."""
+    if not storing.tiled or getattr(var.aval, "shape", None) is None or _compat.is_on_host(var.aval):
+        return value_bytes(var)
+    item = _compat.item_bytes(var.aval.dtype)
+    if storing.narrow and var.aval.dtype == np.float32 and _is_for_products(program, var):
+        item = 2
+    if getattr(var.aval.dtype, "kind", "") == "c":  # real and imaginary parts are stored apart
+        return 2 * padded_bytes(var.aval.shape, item // 2, _pinned(program, var))
+    return padded_bytes(var.aval.shape, item, _pinned(program, var))
+
+
+def _pinned(program: Program, var: Any) -> str:
+    """The layout that what makes and reads a value asks of it, as of `padded_bytes`."""
+    at = program.producers.get(var)
+    users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
+    names = {eqn.primitive.name for eqn in (users if at is None else [program.eqns[at], *users])}
+    shape = var.aval.shape
+    if not shape or shape[-1] < SHORT_ROW and len(shape) < 3:
+        return ""
+    if names & ROWS:
+        return "rows" if shape[-1] >= SHORT_ROW else ""
+    return "stacked" if "scan" in names else ""
+
+
+def _is_for_products(program: Program, var: Any) -> bool:
+    """Whether only products read a value, in the precision of bfloat16."""
+    users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
+    if not users or var in program.outvars or var not in program.producers:
+        return False
+    return all(_is_for_product(program, user) for user in users)
+
+
+def _is_for_product(program: Program, user: Any) -> bool:
+    if user.primitive.name in ("transpose", *VIEWS) or user.primitive.name in ELEMENTWISE:
+        return _is_for_products(program, user.outvars[0])
+    if user.primitive.name == "dot_general" and is_vectors(user):
+        return False
+    return user.primitive.name in PRODUCTS and not is_exact(user)
