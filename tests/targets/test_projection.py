@@ -31,7 +31,7 @@ BELOW = {
         "a fusion with several results stores what a reduction reads": "chamfer_gradient info_nce radial_distribution "
         "ray_triangles triangle_attention tsne_gradient",
         "layouts that convolutions, transforms and gathers ask for, and copies into them": "back_projection "
-        "bilinear_resize conv_net embedding_lookup fft_convolution small_conv spectrogram warp",
+        "conv_net embedding_lookup fft_convolution small_conv spectrogram warp",
         "what an associative scan interleaves is stored on every level": "selective_scan",
         "kept in the device's memory though there was room on the chip": "volume_rendering",
         "code of 36 MB": "exact_marginal_likelihood",
