@@ -41,19 +41,26 @@ def predict_s(program: Program, machine: Machine) -> float:
     )
 
 
-def projected(program: Program, machine: Machine, *, fused: bool = True) -> Peak:
-    """The projected peak of a program on a machine; `fused` as of `Storing`."""
-    return project(program, storing_of(machine, fused))
+def projected(program: Program, machine: Machine, *, fused: bool = True, on_chip: bool = True) -> Peak:
+    """The projected peak of a program on a machine; `fused` and `on_chip` as of `storing_of`."""
+    return project(program, storing_of(machine, fused, on_chip))
 
 
 @lru_cache
-def storing_of(machine: Machine, fused: bool = True) -> Storing:
-    """What the compiler of a machine stores of a program."""
+def storing_of(machine: Machine, fused: bool = True, on_chip: bool = True) -> Storing:
+    """What the compiler of a machine stores of a program.
+
+    Args:
+      machine: the machine.
+      fused: as of `Storing`.
+      on_chip: whether what may live in memory on the chip is taken to live there. A search had better not rely on it: the
+        compiler may decide otherwise, and a program that needs no more than projected either way is the safer one.
+    """
     if machine.multiprocessors:
         cutting = Cutting.of(machine.multiprocessors, machine.capability)
         return Storing(fused=fused, window=None, recomputes=True, gathers=True, cutting=cutting)
     if machine.on_chip_bytes:
-        chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused else 0
+        chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused and on_chip else 0
         return Storing(
             fused=fused, window=None, recomputes=True, joins=True, narrow=True, tiled=True, chip_bytes=chip_bytes
         )

@@ -119,7 +119,7 @@ def test_what_is_projected_is_what_the_compiler_counts(target, name):
     function, shapes = PROGRAMS[name]
     structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     program = read(jax.make_jaxpr(function)(*structs), found.platform)
-    options = found.option_sets(work_of(program, found.machine()))[-1]
+    options = found.option_sets(work_of(program, found.machine()), found.usable_bytes())[-1]
     counted = found.compiled_bytes(compile_for(found, function, structs, compiler_options=options)).total
     peak = projected(program, found.machine())
     row = {"projected_bytes": peak.bytes, "compiled_bytes": counted}
