@@ -53,8 +53,8 @@ def storing_of(machine: Machine, fused: bool = True, on_chip: bool = True) -> St
     Args:
       machine: the machine.
       fused: as of `Storing`.
-      on_chip: whether what may live in memory on the chip is taken to live there. A search had better not rely on it: the
-        compiler may decide otherwise, and a program that needs no more than projected either way is the safer one.
+      on_chip: whether what may live in memory on the chip is taken to live there. A search had better not rely on it:
+        the compiler may decide otherwise.
     """
     if machine.multiprocessors:
         cutting = Cutting.of(machine.multiprocessors, machine.capability)
