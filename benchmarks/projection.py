@@ -49,7 +49,7 @@ SHARE = 0.1
 LEAST, MOST = 0.9, 1.5
 """What is wanted of projected / compiled."""
 SMALL_BYTES = 4 << 20
-"""A difference up to this is none: it is the program's own code, which a TPU's figure includes and nobody projects."""
+"""A difference up to this is none to `side_of`: mostly code, which a TPU's figure includes and nobody projects."""
 SHOWN = 4
 TIMEOUT_S = 60
 """For one program: TPUs' compiler takes minutes for a large Cholesky factor."""
@@ -202,8 +202,10 @@ def show(rows: Sequence[dict[str, Any]], *, everything: bool) -> None:
             groups[row["target"], row["kind"], row["megabytes"]].append(row)
     for (target, kind, megabytes), group in groups.items():
         ratios, sides = sorted(row["ratio"] for row in group), [side_of(row) for row in group]
+        low, high = sum(r < LEAST for r in ratios), sum(r > MOST for r in ratios)
         print(
-            f"{target} {kind} {megabytes:.0f} MB: {sides.count(0)} of {len(group)} within [{LEAST}, {MOST}], "
+            f"{target} {kind} {megabytes:.0f} MB: {len(group) - low - high} of {len(group)} within [{LEAST}, {MOST}], "
+            f"{low} below, {high} above; but for {format_bytes(SMALL_BYTES)}: {sides.count(0)} within, "
             f"{sides.count(-1)} below, {sides.count(1)} above; "
             f"median {ratios[len(ratios) // 2]:.2f}, from {ratios[0]:.2g} to {ratios[-1]:.4g}"
         )

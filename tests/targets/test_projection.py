@@ -17,14 +17,17 @@ needs_table = pytest.mark.skipif(
 )
 
 INSIDE = {
-    ("tpu:v5e", 64.0): 0.77,
-    ("tpu:v5e", 512.0): 0.66,
-    ("gpu:h200", 64.0): 0.68,
-    ("gpu:h200", 512.0): 0.72,
-    ("cpu", 64.0): 0.50,
-    ("cpu", 512.0): 0.55,
+    ("tpu:v5e", 64.0): (0.21, 0.77),
+    ("tpu:v5e", 512.0): (0.63, 0.66),
+    ("gpu:h200", 64.0): (0.65, 0.68),
+    ("gpu:h200", 512.0): (0.70, 0.72),
+    ("cpu", 64.0): (0.50, 0.50),
+    ("cpu", 512.0): (0.55, 0.55),
 }
-"""The least share of the programs whose projection is within the bounds."""
+"""The least share of the programs that are projected within the bounds, and of those that are but for 4 MiB.
+
+What fits on a TPU's chip takes its arguments and its code alone, which is 1 MB of which half is not projected.
+"""
 
 BELOW = {
     "tpu:v5e": {
@@ -48,7 +51,10 @@ BELOW = {
         "not understood": "lennard_jones_forces phased_power sliced_wasserstein",
     },
 }
-"""Target -> reason -> the programs whose projection is too low at one size or both."""
+"""Target -> reason -> the programs whose projection is too low by more than 4 MiB at one size or both.
+
+The reasons were read off the optimised HLO of some of each group; of the rest they are taken to be the same.
+"""
 
 
 def named_below(target):
@@ -59,9 +65,11 @@ def named_below(target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("megabytes", MEGABYTES)
 def test_most_projections_are_near_the_compilers_figure(target, megabytes):
-    sides = [side_of(row) for key, row in ROWS.items() if key[1:3] == (target, megabytes)]
-    assert len(sides) >= 0.85 * len(ZOO)
-    assert sides.count(0) / len(sides) >= INSIDE[target, megabytes]
+    rows = [row for key, row in ROWS.items() if key[1:3] == (target, megabytes)]
+    assert len(rows) >= 0.85 * len(ZOO)
+    strictly, nearly = INSIDE[target, megabytes]
+    assert sum(LEAST <= row["ratio"] <= MOST for row in rows) / len(rows) >= strictly
+    assert sum(side_of(row) == 0 for row in rows) / len(rows) >= nearly
 
 
 @needs_table
@@ -122,5 +130,4 @@ def test_what_is_projected_is_what_the_compiler_counts(target, name):
     options = found.option_sets(work_of(program, found.machine()), found.usable_bytes())[-1]
     counted = found.compiled_bytes(compile_for(found, function, structs, compiler_options=options)).total
     peak = projected(program, found.machine())
-    row = {"projected_bytes": peak.bytes, "compiled_bytes": counted}
-    assert side_of(row) == 0, f"{peak.bytes / counted:.2f} is not within [{LEAST}, {MOST}]"
+    assert LEAST <= peak.bytes / counted <= MOST, f"{peak.bytes / counted:.2f} is not within [{LEAST}, {MOST}]"
