@@ -324,3 +324,17 @@ def test_what_the_user_keeps_on_the_host_stays_there():
     rows = next(e for e in program.eqns if e.primitive.name == "scan").outvars[1]
     assert _compat.is_on_host(rows.aval) and value_bytes(rows) == 0
     np.testing.assert_allclose(run(program, w, xs)[0], offloaded(w, xs), rtol=1e-6)
+
+
+def test_what_waits_narrow_is_widened_late():
+    """XLA:CPU drops barriers, and would widen it where its early readers are."""
+    args = operands(messages_gradient, n=1500)
+    made = space(messages_gradient, args, 0.0, mixed=True, machine=Machine())
+    kept = next(iter(made.stored(made.root)))
+    structs = [as_struct(v.aval) for v in made.program.invars]
+    options = {"xla_cpu_experimental_ynn_fusion_type": ""}
+    plain, stored = (
+        compile_for(find_target("cpu"), emit(p, EXPANSIONS), structs, compiler_options=options).memory_analysis()
+        for p in (made.program, kept.program)
+    )
+    assert stored.temp_size_in_bytes < 0.72 * plain.temp_size_in_bytes
