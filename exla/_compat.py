@@ -231,10 +231,73 @@ def _has_auto_axes(mesh: Any) -> bool:
     return all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
 
 
-def has_explicit_axes(eqn: Any) -> bool:
-    """Whether an equation is a shard_map over a mesh whose axes are part of the types of arrays."""
-    explicit = jax.sharding.AxisType.Explicit
-    return eqn.primitive.name == "shard_map" and explicit in eqn.params["mesh"].axis_types
+def is_explicit(mesh: Any) -> bool:
+    """Whether some axes of a mesh are part of the types of arrays."""
+    return jax.sharding.AxisType.Explicit in mesh.axis_types
+
+
+def is_all_explicit(mesh: Any) -> bool:
+    """Whether all axes of a mesh are part of the types of arrays, so that types say where arrays are."""
+    return all(kind == jax.sharding.AxisType.Explicit for kind in mesh.axis_types)
+
+
+def with_auto_axes(mesh: Any) -> Any:
+    """The same mesh, those of its axes that are part of types left to the compiler."""
+    kinds = jax.sharding.AxisType
+    if isinstance(mesh, jax.sharding.Mesh):
+        return jax.sharding.Mesh(mesh.devices, mesh.axis_names)
+    named = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return mesh.update_axis_types({name: kinds.Auto for name, kind in named if kind == kinds.Explicit})
+
+
+def over_auto_axes(eqn: Any) -> Any:
+    """A shard_map over the same mesh, none of whose axes is part of types; every other equation as it is."""
+    if eqn.primitive.name != "shard_map" or not is_explicit(eqn.params["mesh"]):
+        return eqn
+    return eqn.replace(params={**eqn.params, "mesh": with_auto_axes(eqn.params["mesh"])})
+
+
+def can_change_axes(eqn: Any) -> bool:
+    """Whether a shard_map over axes that are part of types means the same over others: its body has no such types."""
+    manual = eqn.params["newly_manual_axes"] == frozenset(eqn.params["mesh"].axis_names)
+    return manual or can_forget_varying(over_auto_axes(eqn))
+
+
+def is_unreduced(sharding: Any) -> bool:
+    """Whether a sharding says that values are still to be summed over devices, or were."""
+    return bool(sharding is not None and (sharding.spec.unreduced or sharding.spec.reduced))
+
+
+def explicit_mesh() -> Any:
+    """The mesh of `jax.set_mesh` under which the caller runs, where axes of it are part of types; else None."""
+    if not is_explicit(jax.sharding.get_abstract_mesh()):
+        return None
+    return jax.sharding.get_mesh()
+
+
+@contextlib.contextmanager
+def under_mesh(mesh: Any) -> Iterator[None]:
+    """Run what follows as under `jax.set_mesh(mesh)`; None = under whatever is set, but for axes that types know."""
+    if mesh is not None:
+        with jax.set_mesh(mesh):
+            yield
+    elif explicit_mesh() is not None:
+        with jax.set_mesh(None):
+            yield
+    else:
+        yield
+
+
+@contextlib.contextmanager
+def _without_explicit_axes() -> Iterator[None]:
+    """Run what follows so that no axis of the mesh it is traced under is part of types."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not is_explicit(mesh):
+        yield
+        return
+    has_manual = jax.sharding.AxisType.Manual in mesh.axis_types
+    with jax.sharding.use_abstract_mesh(with_auto_axes(mesh) if has_manual else jax.sharding.AbstractMesh((), ())):
+        yield
 
 
 def without_varying(eqn: Any, operands: Sequence[Any]) -> list[Any] | None:
@@ -345,11 +408,6 @@ def without_shardings(eqn: Any) -> dict[str, Any]:
 def mesh_axes(names: Any) -> tuple[str, ...]:
     """The mesh axes of one entry of a PartitionSpec."""
     return names if isinstance(names, tuple) else (names,) if isinstance(names, str) else ()
-
-
-def auto_mesh(mesh: Any) -> tuple[tuple[str, int], ...] | None:
-    """Names and sizes of the axes of a mesh; None where some are part of the types of arrays."""
-    return tuple(mesh.shape.items()) if _has_auto_axes(mesh) else None
 
 
 def scan_counts(params: Any, operands: int) -> tuple[int, int]:
@@ -468,10 +526,14 @@ def is_library_call(eqn: Any) -> bool:
 
 @contextlib.contextmanager
 def equation_context(eqn: Any, source: Any = None) -> Iterator[None]:
-    """Run what follows under the equation's own (or another) source line, its name stack and configuration."""
+    """Run what follows under the equation's own (or another) source line, its name stack and configuration.
+
+    Mesh axes that are part of types are forgotten (`exla.ir.explicit`).
+    """
     source = eqn.source_info if source is None else source
     stack = source_info_util.current_name_stack() + source.name_stack
-    with source_info_util.user_context(source.traceback, name_stack=stack), eqn.ctx.manager:
+    user = source_info_util.user_context(source.traceback, name_stack=stack)
+    with user, eqn.ctx.manager, _without_explicit_axes():
         yield
 
 
