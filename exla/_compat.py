@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import api_util, config, core, linear_util, source_info_util, tree_util
+from jax._src import api_util, config, core, linear_util, literals, source_info_util, tree_util
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.lax import lax
 from jax._src.lib import _jax, xla_client
@@ -288,15 +288,26 @@ def under_mesh(mesh: Any) -> Iterator[None]:
         yield
 
 
+def without_mesh(x: Any) -> Any:
+    """A value; a literal that was traced under a mesh without it in its type."""
+    if not isinstance(x, literals.TypedNdArray) or x.aval.sharding.mesh.empty:
+        return x
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        return literals.TypedNdArray(x.val, core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type))
+
+
 @contextlib.contextmanager
-def _without_explicit_axes() -> Iterator[None]:
-    """Run what follows so that no axis of the mesh it is traced under is part of types."""
+def _under_no_mesh() -> Iterator[None]:
+    """Run what follows under no mesh but that of a shard_map, none of whose axes is part of types.
+
+    An equation that was traced under one can so be evaluated in the shard_map that a pass makes.
+    """
     mesh = jax.sharding.get_abstract_mesh()
-    if not is_explicit(mesh):
+    is_mapped = jax.sharding.AxisType.Manual in mesh.axis_types
+    if mesh.empty or is_mapped and not is_explicit(mesh):
         yield
         return
-    has_manual = jax.sharding.AxisType.Manual in mesh.axis_types
-    with jax.sharding.use_abstract_mesh(with_auto_axes(mesh) if has_manual else jax.sharding.AbstractMesh((), ())):
+    with jax.sharding.use_abstract_mesh(with_auto_axes(mesh) if is_mapped else jax.sharding.AbstractMesh((), ())):
         yield
 
 
@@ -360,6 +371,8 @@ def share_out(
     """
     kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
     over = jax.sharding.AbstractMesh(tuple(n for _, n in mesh), tuple(name for name, _ in mesh), axis_types=kinds)
+    under = jax.sharding.get_abstract_mesh()  # the user's, which knows devices too
+    over = under if (under.shape_tuple, under.axis_types) == (over.shape_tuple, kinds) else over
 
     def spec(axis: int | None) -> Any:
         return jax.sharding.PartitionSpec(*(() if axis is None else (*(None,) * axis, tuple(names))))
@@ -528,12 +541,12 @@ def is_library_call(eqn: Any) -> bool:
 def equation_context(eqn: Any, source: Any = None) -> Iterator[None]:
     """Run what follows under the equation's own (or another) source line, its name stack and configuration.
 
-    Mesh axes that are part of types are forgotten (`exla.ir.explicit`).
+    The mesh that it was traced under is forgotten, unless it is in a shard_map (`exla.ir.explicit`).
     """
     source = eqn.source_info if source is None else source
     stack = source_info_util.current_name_stack() + source.name_stack
     user = source_info_util.user_context(source.traceback, name_stack=stack)
-    with user, eqn.ctx.manager, _without_explicit_axes():
+    with user, eqn.ctx.manager, _under_no_mesh():
         yield
 
 

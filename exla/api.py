@@ -30,7 +30,7 @@ from typing import Any
 import jax
 
 from exla import _compat
-from exla.call import Wishes, bind, as_traced, read
+from exla.call import Wishes, as_traced, bind, read
 from exla.errors import MemoryLimitError
 from exla.ir.program import Program, as_struct
 from exla.observe import announce
@@ -228,6 +228,7 @@ class JitFunction:
         place = with_results_typed(said, traced.jaxpr, compile_plain)
         with _compat.under_mesh(None):
             program = as_traced(traced.jaxpr) if place.typed else read(traced.jaxpr, target.platform)
+
         def shrink(change: Callable[[Sequence[int]], tuple[int, ...]]) -> Program:
             return self._shrunk(change, leaves, args, kwargs, target.platform)
 

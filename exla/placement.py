@@ -134,7 +134,9 @@ def with_results_typed(place: Placement, closed: Any, compile_plain: Callable[[]
     Returns:
       The same placement where no axes are Explicit.
     """
-    said = next((s.mesh for s in (*place.arguments, *place.results) if isinstance(s, NamedSharding) and is_explicit(s)), None)
+    said = next(
+        (s.mesh for s in (*place.arguments, *place.results) if isinstance(s, NamedSharding) and is_explicit(s)), None
+    )
     mesh = _compat.explicit_mesh() if said is None else said
     types = [getattr(aval, "sharding", None) for aval in closed.out_avals]
     if mesh is None:

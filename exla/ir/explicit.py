@@ -7,6 +7,9 @@ shardings that their types had:
     [reshard b]  ->  [sharding_constraint b]        # one that replicates or moves a value is still wanted
     [dot_general[out_sharding=P("i", None)] a b]  ->  [dot_general a b]     # shared out as `a` is anyway
 
+What is whole on every device, and is to be shared out, is left to the compiler: it looks at what reads it. JAX says so of
+every constant that meets a value with a mesh in its type, however big, and a constraint cannot be split across.
+
 A function whose meaning is in the types stays whole, with a reason: values that are said to be unreduced, a `shard_map`
 along some Explicit axes only that asks what values vary over.
 """
@@ -51,17 +54,20 @@ def forget(eqn: Any, operands: Sequence[Any], source: Any = None) -> list[Any] |
     name = eqn.primitive.name
     if name == "mesh_cast":
         return list(operands)
+    given = {n for v in eqn.invars for n in _axes(_typed(v))}
     if name == "reshard":
-        return _constrained(eqn, operands, eqn.params["dst_sharding"], source)
+        return _constrained(eqn, operands, eqn.params["dst_sharding"], source) if given else list(operands)
     if name == "sharding_constraint":
-        return _constrained(eqn, operands, eqn.params["sharding"], source) if is_explicit(eqn.params["sharding"]) else None
+        return (
+            _constrained(eqn, operands, eqn.params["sharding"], source) if is_explicit(eqn.params["sharding"]) else None
+        )
     said = {k: s for k in SAID_BY if is_explicit(s := eqn.params.get(k))}
     if not said:
         return None
     results = _compat.bind(eqn, *operands, source=source, **dict.fromkeys(said))
-    given = {n for v in eqn.invars for n in _axes(_typed(v))}
     wanted = _typed(eqn.outvars[0])
-    return results if wanted is None or given == _axes(wanted) else _constrained(eqn, results, wanted, source)
+    moves = wanted is not None and given and given != _axes(wanted)
+    return _constrained(eqn, results, wanted, source) if moves else results
 
 
 def why_typed(jaxpr: Any) -> str | None:
@@ -69,7 +75,9 @@ def why_typed(jaxpr: Any) -> str | None:
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "shard_map" and _compat.is_explicit(eqn.params["mesh"]):
             if not _compat.can_change_axes(eqn):
-                return f"the shard_map at {_compat.source_line(eqn)} asks how values lie along Explicit axes of its mesh"
+                return (
+                    f"the shard_map at {_compat.source_line(eqn)} asks how values lie along Explicit axes of its mesh"
+                )
         elif any(_compat.is_unreduced(_typed(v)) for v in (*eqn.invars, *eqn.outvars)):
             return f"types say that values at {_compat.source_line(eqn)} are unreduced"
         found = next(filter(None, map(why_typed, _compat.inner_jaxprs(eqn))), None)

@@ -301,7 +301,7 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
       platform: JAX's name of what it will run on.
       varies: whether types say which axes of a mesh values vary over.
     """
-    eqn = _compat.over_auto_axes(eqn)
+    eqn, operands = _compat.over_auto_axes(eqn), [_compat.without_mesh(x) for x in operands]
     called = _compat.called_jaxpr(eqn)
     if called is not None:
         jaxpr, consts, positions = called

@@ -1,6 +1,6 @@
 """Spreads: which axes of which values several devices share out among themselves.
 
-A sharding says it of an argument. What is computed from that is shared out alike, as far as the factor rules lead: rows
+A sharding says it of an argument, and of a value that is constrained to one. What is computed from that is shared out alike, as far as the factor rules lead: rows
 of `x @ y` lie where those of `x` do. Compilers mostly decide so too, and where one does not, what was built on it
 exchanges more than the plain program and is dropped.
 
@@ -64,6 +64,9 @@ def spread_axes(program: Program, arguments: Mapping[tuple[int, int], Spread]) -
         if eqn.primitive.name == "shard_map":
             made = _compat.shared_results(eqn)
             found.update(((eqn.outvars[k], axis), Spread(mesh=m, names=n)) for (k, axis), (m, n) in made.items())
+            continue
+        if eqn.primitive.name == "sharding_constraint" and isinstance(said := eqn.params["sharding"], NamedSharding):
+            found.update(((eqn.outvars[0], axis), s) for axis, s in spreads_of(said).items())
             continue
         factors = program.factors(position)
         for name in () if factors is None else factors.names:
