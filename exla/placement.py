@@ -56,7 +56,8 @@ class Placement:
         if self.typed is not None:
             return f"{self.typed}. Raise memory_limit, or make the mesh with Auto axes"
         if self.unknown is not None:
-            return f"split programs take shardings only, not {self.unknown!r}. Raise memory_limit, or say it with shardings"
+            only = f"split programs take shardings only, not {self.unknown!r}"
+            return f"{only}. Raise memory_limit, or say it with shardings"
         return None
 
     @property
@@ -138,7 +139,7 @@ def with_results_typed(place: Placement, closed: Any, compile_plain: Callable[[]
         (s.mesh for s in (*place.arguments, *place.results) if isinstance(s, NamedSharding) and is_explicit(s)), None
     )
     mesh = _compat.explicit_mesh() if said is None else said
-    types = [getattr(aval, "sharding", None) for aval in closed.out_avals]
+    types: list[Any] = [getattr(aval, "sharding", None) for aval in closed.out_avals]
     if mesh is None:
         silent = not any(map(is_explicit, types))
         return place if silent else replace(place, typed="only constants say which devices the program runs on")

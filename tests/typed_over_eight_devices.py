@@ -105,6 +105,7 @@ CASES = {
     "one axis of two": (sums, POINTS, (NamedSharding(GRID, P("i")), None)),
     "an Auto axis too": (sums, POINTS, (NamedSharding(MIXED, P("i")), None)),
 }
+SMALL = POINTS[1]
 COLUMN = NamedSharding(GRID, P("j"))
 UNDER = {
     "gathered": (gathered, MESH, (ROW, None)),
@@ -169,6 +170,29 @@ def test_results_go_where_out_shardings_say():
     for got, want in zip(jax.tree.leaves(f(*given)), jax.tree.leaves(plain(*given)), strict=True):
         assert got.sharding == want.sharding and jax.typeof(got) == jax.typeof(want)
         np.testing.assert_allclose(got, want, rtol=1e-10)
+
+
+def test_arguments_that_are_donated_or_placed_by_in_shardings():
+    wanted, whole = POINTS
+    common = {"in_shardings": (ROW, WHOLE), "donate_argnums": 0}
+    plain = jax.jit(sums)(*placed(POINTS, (ROW, WHOLE)))
+    f = exla.jit(sums, memory_limit=LIMIT, **common)
+    for _ in range(2):
+        got = f(jax.device_put(wanted, ROW), whole)
+        for a, b in zip(got, plain, strict=True):
+            assert a.sharding == b.sharding and jax.typeof(a) == jax.typeof(b)
+            np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+def test_a_program_that_only_a_constant_places_stays_whole_with_a_reason():
+    x = jax.device_put(POINTS[0], ROW)
+
+    def fn(y):
+        return near(x, y).sum(axis=1)
+
+    np.testing.assert_array_equal(exla.jit(fn, memory_limit="1GiB")(SMALL), jax.jit(fn)(SMALL))
+    with pytest.raises(exla.ExlaError, match="only constants say which devices"):
+        exla.jit(fn, memory_limit=LIMIT)(SMALL)
 
 
 def test_what_obeys_the_limit_is_untouched():

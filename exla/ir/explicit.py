@@ -7,8 +7,8 @@ shardings that their types had:
     [reshard b]  ->  [sharding_constraint b]        # one that replicates or moves a value is still wanted
     [dot_general[out_sharding=P("i", None)] a b]  ->  [dot_general a b]     # shared out as `a` is anyway
 
-What is whole on every device, and is to be shared out, is left to the compiler: it looks at what reads it. JAX says so of
-every constant that meets a value with a mesh in its type, however big, and a constraint cannot be split across.
+What is whole on every device, and is to be shared out, is left to the compiler: it looks at what reads it. JAX says so
+of every constant that meets a value with a mesh in its type, however big, and a constraint cannot be split across.
 
 A function whose meaning is in the types stays whole, with a reason: values that are said to be unreduced, a `shard_map`
 along some Explicit axes only that asks what values vary over.
@@ -58,16 +58,15 @@ def forget(eqn: Any, operands: Sequence[Any], source: Any = None) -> list[Any] |
     if name == "reshard":
         return _constrained(eqn, operands, eqn.params["dst_sharding"], source) if given else list(operands)
     if name == "sharding_constraint":
-        return (
-            _constrained(eqn, operands, eqn.params["sharding"], source) if is_explicit(eqn.params["sharding"]) else None
-        )
+        wanted = eqn.params["sharding"]
+        return _constrained(eqn, operands, wanted, source) if is_explicit(wanted) else None
     said = {k: s for k in SAID_BY if is_explicit(s := eqn.params.get(k))}
     if not said:
         return None
     results = _compat.bind(eqn, *operands, source=source, **dict.fromkeys(said))
-    wanted = _typed(eqn.outvars[0])
-    moves = wanted is not None and given and given != _axes(wanted)
-    return _constrained(eqn, results, wanted, source) if moves else results
+    typed = _typed(eqn.outvars[0])
+    moves = typed is not None and given and given != _axes(typed)
+    return _constrained(eqn, results, typed, source) if moves else results
 
 
 def why_typed(jaxpr: Any) -> str | None:

@@ -1,8 +1,8 @@
 """Spreads: which axes of which values several devices share out among themselves.
 
-A sharding says it of an argument, and of a value that is constrained to one. What is computed from that is shared out alike, as far as the factor rules lead: rows
-of `x @ y` lie where those of `x` do. Compilers mostly decide so too, and where one does not, what was built on it
-exchanges more than the plain program and is dropped.
+A sharding says it of an argument, and of a value that is constrained to one. What is computed from that is shared out
+alike, as far as the factor rules lead: rows of `x @ y` lie where those of `x` do. Compilers mostly decide so too, and
+where one does not, what was built on it exchanges more than the plain program and is dropped.
 
     spreads = spread_axes(program, {(0, 0): Spread(mesh=(("i", 8),), names=("i",))})
     spreads[program.outvars[0], 0]      # the same, where the first axis of the result is that of the first argument
