@@ -139,10 +139,9 @@ def with_results_typed(place: Placement, closed: Any, compile_plain: Callable[[]
         (s.mesh for s in (*place.arguments, *place.results) if isinstance(s, NamedSharding) and is_explicit(s)), None
     )
     mesh = _compat.explicit_mesh() if said is None else said
-    types: list[Any] = [getattr(aval, "sharding", None) for aval in closed.out_avals]
     if mesh is None:
-        silent = not any(map(is_explicit, types))
-        return place if silent else replace(place, typed="only constants say which devices the program runs on")
+        return place
+    types: list[Any] = [getattr(aval, "sharding", None) for aval in closed.out_avals]
     why = why_typed(closed.jaxpr)
     if why is not None:
         return replace(place, typed=why)

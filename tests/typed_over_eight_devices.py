@@ -184,15 +184,19 @@ def test_arguments_that_are_donated_or_placed_by_in_shardings():
             np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
-def test_a_program_that_only_a_constant_places_stays_whole_with_a_reason():
+def test_a_constant_that_is_shared_out_comes_along():
     x = jax.device_put(POINTS[0], ROW)
 
     def fn(y):
         return near(x, y).sum(axis=1)
 
-    np.testing.assert_array_equal(exla.jit(fn, memory_limit="1GiB")(SMALL), jax.jit(fn)(SMALL))
-    with pytest.raises(exla.ExlaError, match="only constants say which devices"):
-        exla.jit(fn, memory_limit=LIMIT)(SMALL)
+    for f in (jax.jit(fn), exla.jit(fn, memory_limit=LIMIT)):
+        with pytest.raises(ValueError, match="device assignment"):
+            f(SMALL)
+    with jax.set_mesh(MESH):
+        got, want = exla.jit(fn, memory_limit="1MiB")(SMALL), jax.jit(fn)(SMALL)
+        assert got.sharding == want.sharding
+        np.testing.assert_allclose(got, want, rtol=1e-10)
 
 
 def test_what_obeys_the_limit_is_untouched():
