@@ -20,9 +20,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
-from exla import _compat
 from exla.errors import ExlaError
-from exla.ir.explicit import is_explicit, over_auto, why_typed
+from exla.ir.explicit import explicit_mesh, is_all_explicit, is_explicit, over_auto, why_typed
 from exla.ir.spread import Spread, spreads_of
 from exla.options import Options
 from exla.search.choice import Call, Choice, Tried
@@ -135,10 +134,7 @@ def with_results_typed(place: Placement, closed: Any, compile_plain: Callable[[]
     Returns:
       The same placement where no axes are Explicit.
     """
-    said = next(
-        (s.mesh for s in (*place.arguments, *place.results) if isinstance(s, NamedSharding) and is_explicit(s)), None
-    )
-    mesh = _compat.explicit_mesh() if said is None else said
+    mesh = explicit_mesh((*place.arguments, *place.results))
     if mesh is None:
         return place
     types: list[Any] = [getattr(aval, "sharding", None) for aval in closed.out_avals]
@@ -149,7 +145,7 @@ def with_results_typed(place: Placement, closed: Any, compile_plain: Callable[[]
         NamedSharding(mesh, t.spec) if s is None and is_explicit(t) and t.mesh == mesh.abstract_mesh else s
         for s, t in zip(place.results, types, strict=True)
     ]
-    if None in results or not _compat.is_all_explicit(mesh):
+    if None in results or not is_all_explicit(mesh):
         decided = jax.tree.leaves(compile_plain().output_shardings)
         results = [d if s is None or is_explicit(s) else s for s, d in zip(results, decided, strict=True)]
     return replace(place, results=tuple(results), devices=place.devices | set(mesh.devices.flat))

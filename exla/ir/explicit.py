@@ -16,7 +16,7 @@ along some Explicit axes only that asks what values vary over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -31,6 +31,17 @@ SAID_BY = ("sharding", "out_sharding")
 def is_explicit(sharding: Any) -> bool:
     """Whether a sharding is over a mesh some axes of which are part of types."""
     return isinstance(sharding, NamedSharding) and _compat.is_explicit(sharding.mesh)
+
+
+def is_all_explicit(mesh: Any) -> bool:
+    """Whether types say of every axis of a mesh what is shared out along it."""
+    return _compat.is_all_explicit(mesh)
+
+
+def explicit_mesh(shardings: Iterable[Any]) -> Any:
+    """The mesh with Explicit axes that some shardings are over, else that of `jax.set_mesh`; None without one."""
+    said = next((s.mesh for s in shardings if is_explicit(s)), None)
+    return _compat.explicit_mesh() if said is None else said
 
 
 def over_auto(sharding: Sharding | None) -> Sharding | None:
