@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import api_util, config, core, linear_util, source_info_util, tree_util
+from jax._src import api_util, config, core, linear_util, literals, source_info_util, tree_util
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.lax import lax
 from jax._src.lib import _jax, xla_client
@@ -231,10 +231,84 @@ def _has_auto_axes(mesh: Any) -> bool:
     return all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
 
 
-def has_explicit_axes(eqn: Any) -> bool:
-    """Whether an equation is a shard_map over a mesh whose axes are part of the types of arrays."""
-    explicit = jax.sharding.AxisType.Explicit
-    return eqn.primitive.name == "shard_map" and explicit in eqn.params["mesh"].axis_types
+def is_explicit(mesh: Any) -> bool:
+    """Whether some axes of a mesh are part of the types of arrays."""
+    return jax.sharding.AxisType.Explicit in mesh.axis_types
+
+
+def is_all_explicit(mesh: Any) -> bool:
+    """Whether all axes of a mesh are part of the types of arrays, so that types say where arrays are."""
+    return all(kind == jax.sharding.AxisType.Explicit for kind in mesh.axis_types)
+
+
+def with_auto_axes(mesh: Any) -> Any:
+    """The same mesh, those of its axes that are part of types left to the compiler."""
+    kinds = jax.sharding.AxisType
+    if isinstance(mesh, jax.sharding.Mesh):
+        return jax.sharding.Mesh(mesh.devices, mesh.axis_names)
+    named = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return mesh.update_axis_types({name: kinds.Auto for name, kind in named if kind == kinds.Explicit})
+
+
+def over_auto_axes(eqn: Any) -> Any:
+    """A shard_map over the same mesh, none of whose axes is part of types; every other equation as it is."""
+    if eqn.primitive.name != "shard_map" or not is_explicit(eqn.params["mesh"]):
+        return eqn
+    return eqn.replace(params={**eqn.params, "mesh": with_auto_axes(eqn.params["mesh"])})
+
+
+def can_change_axes(eqn: Any) -> bool:
+    """Whether a shard_map over axes that are part of types means the same over others: its body has no such types."""
+    manual = eqn.params["newly_manual_axes"] == frozenset(eqn.params["mesh"].axis_names)
+    return manual or can_forget_varying(over_auto_axes(eqn))
+
+
+def is_unreduced(sharding: Any) -> bool:
+    """Whether a sharding says that values are still to be summed over devices, or were."""
+    return bool(sharding is not None and (sharding.spec.unreduced or sharding.spec.reduced))
+
+
+def explicit_mesh() -> Any:
+    """The mesh of `jax.set_mesh` under which the caller runs, where axes of it are part of types; else None."""
+    if not is_explicit(jax.sharding.get_abstract_mesh()):
+        return None
+    return jax.sharding.get_mesh()
+
+
+@contextlib.contextmanager
+def under_mesh(mesh: Any) -> Iterator[None]:
+    """Run what follows as under `jax.set_mesh(mesh)`; None = under whatever is set, but for axes that types know."""
+    if mesh is not None:
+        with jax.set_mesh(mesh):
+            yield
+    elif explicit_mesh() is not None:
+        with jax.set_mesh(None):
+            yield
+    else:
+        yield
+
+
+def without_mesh(x: Any) -> Any:
+    """A value; a literal that was traced under a mesh without it in its type."""
+    if not isinstance(x, literals.TypedNdArray) or x.aval.sharding.mesh.empty:
+        return x
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        return literals.TypedNdArray(x.val, core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type))
+
+
+@contextlib.contextmanager
+def _under_no_mesh() -> Iterator[None]:
+    """Run what follows under no mesh but that of a shard_map, none of whose axes is part of types.
+
+    An equation that was traced under one can so be evaluated in the shard_map that a pass makes.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    is_mapped = jax.sharding.AxisType.Manual in mesh.axis_types
+    if mesh.empty or is_mapped and not is_explicit(mesh):
+        yield
+        return
+    with jax.sharding.use_abstract_mesh(with_auto_axes(mesh) if is_mapped else jax.sharding.AbstractMesh((), ())):
+        yield
 
 
 def without_varying(eqn: Any, operands: Sequence[Any]) -> list[Any] | None:
@@ -297,6 +371,8 @@ def share_out(
     """
     kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
     over = jax.sharding.AbstractMesh(tuple(n for _, n in mesh), tuple(name for name, _ in mesh), axis_types=kinds)
+    under = jax.sharding.get_abstract_mesh()  # the user's, which knows devices too
+    over = under if (under.shape_tuple, under.axis_types) == (over.shape_tuple, kinds) else over
 
     def spec(axis: int | None) -> Any:
         return jax.sharding.PartitionSpec(*(() if axis is None else (*(None,) * axis, tuple(names))))
@@ -345,11 +421,6 @@ def without_shardings(eqn: Any) -> dict[str, Any]:
 def mesh_axes(names: Any) -> tuple[str, ...]:
     """The mesh axes of one entry of a PartitionSpec."""
     return names if isinstance(names, tuple) else (names,) if isinstance(names, str) else ()
-
-
-def auto_mesh(mesh: Any) -> tuple[tuple[str, int], ...] | None:
-    """Names and sizes of the axes of a mesh; None where some are part of the types of arrays."""
-    return tuple(mesh.shape.items()) if _has_auto_axes(mesh) else None
 
 
 def scan_counts(params: Any, operands: int) -> tuple[int, int]:
@@ -468,10 +539,14 @@ def is_library_call(eqn: Any) -> bool:
 
 @contextlib.contextmanager
 def equation_context(eqn: Any, source: Any = None) -> Iterator[None]:
-    """Run what follows under the equation's own (or another) source line, its name stack and configuration."""
+    """Run what follows under the equation's own (or another) source line, its name stack and configuration.
+
+    The mesh that it was traced under is forgotten, unless it is in a shard_map (`exla.ir.explicit`).
+    """
     source = eqn.source_info if source is None else source
     stack = source_info_util.current_name_stack() + source.name_stack
-    with source_info_util.user_context(source.traceback, name_stack=stack), eqn.ctx.manager:
+    user = source_info_util.user_context(source.traceback, name_stack=stack)
+    with user, eqn.ctx.manager, _under_no_mesh():
         yield
 
 

@@ -30,13 +30,13 @@ from typing import Any
 import jax
 
 from exla import _compat
-from exla.call import Wishes, bind, read
+from exla.call import Wishes, as_traced, bind, read
 from exla.errors import MemoryLimitError
 from exla.ir.program import Program, as_struct
 from exla.observe import announce
 from exla.options import Options
 from exla.passes.replace import check_names
-from exla.placement import Placement, committed, placement, whole
+from exla.placement import Placement, committed, placement, whole, with_results_typed
 from exla.planned import Lowered, Planned, check_attached, tracing
 from exla.report.plan import Plan, explain_text
 from exla.saved import SavedPlan
@@ -218,18 +218,30 @@ class JitFunction:
             tracing.reset(token)
         infos = jax.tree.leaves(traced.args_info)
         out_tree = jax.tree.structure(traced.out_info)
-        place = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
-        program = read(traced.jaxpr, target.platform)
+        mesh = _compat.explicit_mesh()
+
+        def compile_plain() -> Any:
+            with _compat.under_mesh(mesh):
+                return target.finish(traced.lower(), {})
+
+        said = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
+        place = with_results_typed(said, traced.jaxpr, compile_plain)
+        with _compat.under_mesh(None):
+            program = as_traced(traced.jaxpr) if place.typed else read(traced.jaxpr, target.platform)
+
+        def shrink(change: Callable[[Sequence[int]], tuple[int, ...]]) -> Program:
+            return self._shrunk(change, leaves, args, kwargs, target.platform)
+
         call = Call(
             program=program,
-            compile_plain=lambda: target.finish(traced.lower(), {}),
+            compile_plain=compile_plain,
             donated=tuple(k for k, info in enumerate(infos) if info.donated),
             compiler_options=self._jit_arguments.get("compiler_options") or {},
-            arguments=place.arguments if place.devices else None,
+            arguments=place.planned if place.devices else None,
             results=place.results if place.devices else None,
             devices=max(len(place.devices), _compat.devices_of(program.jaxpr)),
             spread=place.spread,
-            shrink=lambda change: self._shrunk(change, leaves, args, kwargs, target.platform),
+            shrink=None if place.has_types else shrink,
         )
         return call, jitted, out_tree, place
 
@@ -247,12 +259,13 @@ class JitFunction:
         return read(self._trace_flat(changed, args, kwargs)[0], platform)
 
     def _choose(self, call: Call, target: Target, place: Placement) -> Choice:
-        if self._saved is not None:
-            self._saved.check(call, target)
-            return follow(call, target, self._options, self._saved.decisions)
-        if place.whole_because is not None:
-            return whole(call, target, self._options, place)
-        return decide(call, target, self._options)
+        with _compat.under_mesh(None):
+            if self._saved is not None:
+                self._saved.check(call, target)
+                return follow(call, target, self._options, self._saved.decisions)
+            if place.whole_because is not None:
+                return whole(call, target, self._options, place)
+            return decide(call, target, self._options)
 
     def _on_target(
         self, target: Target, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]

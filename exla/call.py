@@ -84,6 +84,11 @@ def read(closed: Any, platform: str | None = None) -> Program:
     """The canonical program of a closed jaxpr; as it was traced where it cannot be made canonical."""
     with tolerate("reading the program"):
         return join_shards(canonical(closed, platform))
+    return as_traced(closed)
+
+
+def as_traced(closed: Any) -> Program:
+    """The program of a closed jaxpr as it was traced."""
     return Program(jaxpr=_compat.constants_as_inputs(closed.jaxpr), consts=tuple(closed.consts))
 
 

@@ -13,14 +13,15 @@ cut inside the shares only; what is chosen makes them exchange no more than the 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from exla.errors import ExlaError
+from exla.ir.explicit import explicit_mesh, is_all_explicit, is_explicit, over_auto, why_typed
 from exla.ir.spread import Spread, spreads_of
 from exla.options import Options
 from exla.search.choice import Call, Choice, Tried
@@ -39,24 +40,41 @@ class Placement:
       results: likewise.
       devices: every device that is named.
       unknown: a sharding that is no `Sharding`, such as a layout; None where there is none.
+      typed: why types that say how values are shared out cannot be forgotten; None where they can.
     """
 
     arguments: tuple[Sharding | None, ...]
     results: tuple[Sharding | None, ...]
     devices: frozenset[Any] = frozenset()
     unknown: Any = None
+    typed: str | None = None
 
     @property
     def whole_because(self) -> str | None:
         """Why a program that is placed so cannot be split; None where it can."""
-        return None if self.unknown is None else f"split programs take shardings only, not {self.unknown!r}"
+        if self.typed is not None:
+            return f"{self.typed}. Raise memory_limit, or make the mesh with Auto axes"
+        if self.unknown is not None:
+            only = f"split programs take shardings only, not {self.unknown!r}"
+            return f"{only}. Raise memory_limit, or say it with shardings"
+        return None
 
     @property
-    def spread(self) -> dict[tuple[int, int], Spread | None]:
-        """(argument, axis) -> how several devices share it out; None where axes of the mesh are part of types."""
+    def planned(self) -> tuple[Sharding | None, ...]:
+        """For each flat argument its sharding over a mesh with Auto axes: split programs have no types that say it."""
+        return tuple(map(over_auto, self.arguments))
+
+    @property
+    def has_types(self) -> bool:
+        """Whether types say where some arguments or results are."""
+        return any(map(is_explicit, (*self.arguments, *self.results)))
+
+    @property
+    def spread(self) -> dict[tuple[int, int], Spread]:
+        """(argument, axis) -> how several devices share it out."""
         return {
             (k, axis): spread
-            for k, s in enumerate(self.arguments)
+            for k, s in enumerate(self.planned)
             if isinstance(s, NamedSharding)
             for axis, spread in spreads_of(s).items()
         }
@@ -105,6 +123,34 @@ def placement(
     )
 
 
+def with_results_typed(place: Placement, closed: Any, compile_plain: Callable[[], Any]) -> Placement:
+    """The placement of a program over a mesh with Explicit axes, its results told where their types say they are.
+
+    Args:
+      place: what is said about it.
+      closed: the program as it was traced, a ClosedJaxpr.
+      compile_plain: compiles it as `jax.jit` does, which decides where results are of which no type says it.
+
+    Returns:
+      The same placement where no axes are Explicit.
+    """
+    mesh = explicit_mesh((*place.arguments, *place.results))
+    if mesh is None:
+        return place
+    types: list[Any] = [getattr(aval, "sharding", None) for aval in closed.out_avals]
+    why = why_typed(closed.jaxpr)
+    if why is not None:
+        return replace(place, typed=why)
+    results: list[Any] = [
+        NamedSharding(mesh, t.spec) if s is None and is_explicit(t) and t.mesh == mesh.abstract_mesh else s
+        for s, t in zip(place.results, types, strict=True)
+    ]
+    if None in results or not is_all_explicit(mesh):
+        decided = jax.tree.leaves(compile_plain().output_shardings)
+        results = [d if s is None or is_explicit(s) else s for s, d in zip(results, decided, strict=True)]
+    return replace(place, results=tuple(results), devices=place.devices | set(mesh.devices.flat))
+
+
 def committed(x: Any) -> Sharding | None:
     """The sharding of an argument that is committed to it, as arrays after `device_put` are."""
     if isinstance(x, jax.core.Tracer):
@@ -142,8 +188,7 @@ def whole(call: Call, target: Target, options: Options, place: Placement) -> Cho
     if counted.total > limit or options.tensor_size_threshold is not None or options.tensor_split_size is not None:
         raise ExlaError(
             f"this program needs splitting: as jax.jit compiles it, it takes {format_bytes(counted.total)} of each "
-            f"device, and the limit is {format_bytes(limit)}. But {place.whole_because}. Raise memory_limit, or say "
-            "it with shardings"
+            f"device, and the limit is {format_bytes(limit)}. But {place.whole_because}"
         )
     return Choice(
         compiled=compiled,

@@ -194,17 +194,18 @@ def test_what_each_device_holds_counts_once_for_each():
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_axes_that_types_say_are_left_alone(checked):
+def test_axes_that_types_say_are_planned(checked):
     mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     x, y = POINTS
     with jax.set_mesh(mesh):
         arguments = jax.device_put(x, NamedSharding(mesh, P("i"))), jax.device_put(y, NamedSharding(mesh, P()))
         share = jax.shard_map(lambda x, y: near(x, y) @ y, in_specs=(P("i"), P()), out_specs=P("i"), check_vma=checked)
-        f = exla.jit(share)
-        assert f.plan(*arguments).untouched
-        np.testing.assert_allclose(f(*arguments), near(x, y) @ y, rtol=1e-4, atol=1e-4)
-        with pytest.raises(exla.MemoryLimitError, match="its mesh has Explicit axes"):
-            exla.jit(share, memory_limit="60KiB")(*arguments)
+        for limit in ("1GiB", "60KiB"):
+            f = exla.jit(share, memory_limit=limit)
+            plan = f.plan(*arguments)
+            assert plan.untouched == (limit == "1GiB") and plan.compiled_bytes <= plan.limit_bytes
+            assert f(*arguments).sharding == jax.jit(share)(*arguments).sharding
+            np.testing.assert_allclose(f(*arguments), near(x, y) @ y, rtol=1e-4, atol=1e-4)
 
 
 def test_a_result_that_is_read_in_another_way_too_is_not_handed_on():

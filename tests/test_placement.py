@@ -1,4 +1,4 @@
-"""Where calls run: `on_`, `mapped_over_` and `shared_over_eight_devices.py`, in a process that has eight."""
+"""Where calls run: `on_`, `mapped_over_`, `shared_over_` and `typed_over_eight_devices.py`, where there are eight."""
 
 import os
 import subprocess
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ON, MAPPED, SHARED = "on_eight_devices.py", "mapped_over_eight_devices.py", "shared_over_eight_devices.py"
+ON, MAPPED = "on_eight_devices.py", "mapped_over_eight_devices.py"
+SHARED, TYPED = "shared_over_eight_devices.py", "typed_over_eight_devices.py"
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ ON, MAPPED, SHARED = "on_eight_devices.py", "mapped_over_eight_devices.py", "sha
         pytest.param(ON, "sweep", marks=pytest.mark.sweep),
         (MAPPED, "not sweep"),
         (SHARED, "not sweep"),
+        (TYPED, "not sweep"),
     ],
 )
 def test_on_eight_devices(cases, which):

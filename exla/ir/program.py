@@ -25,6 +25,7 @@ import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.explicit import forget
 from exla.ir.factors import FACTOR_RULES, EquationContext, Factors, parse
 from exla.ir.fingerprint import equation_fingerprint
 
@@ -300,6 +301,7 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
       platform: JAX's name of what it will run on.
       varies: whether types say which axes of a mesh values vary over.
     """
+    eqn, operands = _compat.over_auto_axes(eqn), [_compat.without_mesh(x) for x in operands]
     called = _compat.called_jaxpr(eqn)
     if called is not None:
         jaxpr, consts, positions = called
@@ -332,4 +334,6 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
         return operands
     if eqn.primitive.name == "pad" and not any(map(any, eqn.params["padding_config"])):
         return operands[:1]
+    if (forgotten := forget(eqn, operands, source)) is not None:
+        return forgotten
     return _compat.bind(eqn, *operands, source=source, **_compat.without_shardings(eqn))

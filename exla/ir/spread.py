@@ -1,8 +1,8 @@
 """Spreads: which axes of which values several devices share out among themselves.
 
-A sharding says it of an argument. What is computed from that is shared out alike, as far as the factor rules lead: rows
-of `x @ y` lie where those of `x` do. Compilers mostly decide so too, and where one does not, what was built on it
-exchanges more than the plain program and is dropped.
+A sharding says it of an argument, and of a value that is constrained to one. What is computed from that is shared out
+alike, as far as the factor rules lead: rows of `x @ y` lie where those of `x` do. Compilers mostly decide so too, and
+where one does not, what was built on it exchanges more than the plain program and is dropped.
 
     spreads = spread_axes(program, {(0, 0): Spread(mesh=(("i", 8),), names=("i",))})
     spreads[program.outvars[0], 0]      # the same, where the first axis of the result is that of the first argument
@@ -41,29 +41,32 @@ class Spread:
         return math.prod(sizes[name] for name in self.names)
 
 
-def spreads_of(sharding: NamedSharding) -> dict[int, Spread | None]:
-    """Axis -> how several devices share it out by a sharding; None where axes of the mesh are part of types."""
-    mesh, found = _compat.auto_mesh(sharding.mesh), dict[int, Spread | None]()
+def spreads_of(sharding: NamedSharding) -> dict[int, Spread]:
+    """Axis -> how several devices share it out by a sharding."""
+    mesh, found = tuple(sharding.mesh.shape.items()), dict[int, Spread]()
     for axis, entry in enumerate(sharding.spec):
         names = _compat.mesh_axes(entry)
         if math.prod(sharding.mesh.shape[name] for name in names) > 1:
-            found[axis] = None if mesh is None else Spread(mesh=mesh, names=names)
+            found[axis] = Spread(mesh=mesh, names=names)
     return found
 
 
-def spread_axes(program: Program, arguments: Mapping[tuple[int, int], Spread | None]) -> dict[tuple[Any, int], Spread]:
+def spread_axes(program: Program, arguments: Mapping[tuple[int, int], Spread]) -> dict[tuple[Any, int], Spread]:
     """(variable, axis) of what is shared out, as far as it follows from the arguments.
 
     Args:
       program: the program.
-      arguments: (argument, axis) -> how it is shared out; None = in a way that nothing is made of.
+      arguments: (argument, axis) -> how it is shared out.
     """
     first = len(program.consts)
-    found = {(program.invars[first + k], axis): s for (k, axis), s in arguments.items() if s is not None}
+    found = {(program.invars[first + k], axis): s for (k, axis), s in arguments.items()}
     for position, eqn in enumerate(program.eqns):
         if eqn.primitive.name == "shard_map":
             made = _compat.shared_results(eqn)
             found.update(((eqn.outvars[k], axis), Spread(mesh=m, names=n)) for (k, axis), (m, n) in made.items())
+            continue
+        if eqn.primitive.name == "sharding_constraint" and isinstance(said := eqn.params["sharding"], NamedSharding):
+            found.update(((eqn.outvars[0], axis), s) for axis, s in spreads_of(said).items())
             continue
         factors = program.factors(position)
         for name in () if factors is None else factors.names:

@@ -33,7 +33,7 @@ MOST_VALUES = 8
 
 
 def enumerate_shares(
-    program: Program, arguments: Mapping[tuple[int, int], Spread | None], growths: Sequence[Growth]
+    program: Program, arguments: Mapping[tuple[int, int], Spread], growths: Sequence[Growth]
 ) -> Iterator[Share]:
     """Offer to compute on each device's share what is cut along an axis that they share out.
 
@@ -57,7 +57,7 @@ def enumerate_shares(
 
 
 def why_not_shared(
-    program: Program, arguments: Mapping[tuple[int, int], Spread | None], growths: Sequence[Growth]
+    program: Program, arguments: Mapping[tuple[int, int], Spread], growths: Sequence[Growth]
 ) -> Iterator[str]:
     """Say what stands in the way where nothing that is cut along a shared axis can be computed on shares."""
     spreads = spread_axes(program, arguments)

@@ -47,7 +47,7 @@ class Call:
     results: Sequence[Any] | None = None
     devices: int = 1
     shrink: Callable[[Callable[[Sequence[int]], tuple[int, ...]]], Program] | None = None
-    spread: Mapping[tuple[int, int], Spread | None] = field(default_factory=dict)
+    spread: Mapping[tuple[int, int], Spread] = field(default_factory=dict)
 
     @property
     def aliased_bytes(self) -> int:

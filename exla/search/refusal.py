@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from exla import _compat
 from exla._compat import Literal
 from exla.errors import Holder, MemoryLimitError
 from exla.ir.memory import Held, Peak
@@ -34,7 +33,7 @@ def refusal(
     peak: Peak,
     fixed_bytes: int,
     devices: int = 1,
-    spread: Mapping[tuple[int, int], Spread | None] = MappingProxyType({}),
+    spread: Mapping[tuple[int, int], Spread] = MappingProxyType({}),
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
 
@@ -87,13 +86,6 @@ def refusal(
 
 def _hints(program: Program, peak: Peak) -> Iterator[str]:
     """What the user could change."""
-    for position, eqn in enumerate(program.eqns):
-        if _compat.has_explicit_axes(eqn):
-            where = f" at {source}" if (source := program.source(position)) else ""
-            yield (
-                f"What the shard_map{where} computes is not split, since its mesh has Explicit axes: those of "
-                "jax.sharding.Mesh and of jax.make_mesh(..., axis_types=(AxisType.Auto,)) are not."
-            )
     made = (item.program.origin(item.var) for item in peak.held[:3])
     scans = dict.fromkeys(source for primitive, source in made if primitive == "scan")
     for source in scans:

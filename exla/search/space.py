@@ -157,7 +157,7 @@ class Space:
     option_sets: Sequence[Mapping[str, str]] = ()
     room_bytes: int = 1 << 62
     barred: Callable[[Seed], bool] = lambda seed: False
-    spread: Mapping[tuple[int, int], Spread | None] = field(default_factory=dict)
+    spread: Mapping[tuple[int, int], Spread] = field(default_factory=dict)
     ranker: Callable[[], CandidateRanker | None] | None = None
     suits: Callable[[Program], Sequence[Mapping[str, str]]] | None = None
     depth: int = DEPTH

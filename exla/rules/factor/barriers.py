@@ -22,7 +22,7 @@ REASONS = {
         device_put inspect_sharding layout_constraint relayout reshard sharding_constraint
         with_memory_space_constraint custom_partitioning core_map pin unpin
     """,
-    "several devices share it out, and each cuts its own share (not where a mesh has Explicit axes)": """
+    "several devices share it out, and each cuts its own share": """
         shard_map
     """,
     "it has an effect that must happen once": """
