@@ -18,7 +18,7 @@ import difflib
 import importlib
 import pkgutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,11 +30,15 @@ class Registry(Generic[T]):
     Args:
       kind: what the entries are, in words, for error messages.
       package: dotted name of the package whose modules register the entries; imported on first use.
+      rare: those of its modules that are imported last, and only where a name is not among the others' or all names
+        are asked for.
     """
 
-    def __init__(self, kind: str, package: str | None = None) -> None:
+    def __init__(self, kind: str, package: str | None = None, rare: Sequence[str] = ()) -> None:
         self.kind = kind
         self._package = package
+        self._rare = tuple(rare)
+        self._has_common = False
         self._entries: dict[str, T] = {}
         self._lock = threading.RLock()
         self._is_loading = False
@@ -57,7 +61,9 @@ class Registry(Generic[T]):
 
     def find(self, name: str) -> T | None:
         """Return the entry, or None where there is none."""
-        self._load()
+        self._load(rare=False)
+        if name not in self._entries:
+            self._load()
         return self._entries.get(name)
 
     def get(self, name: str) -> T:
@@ -77,9 +83,13 @@ class Registry(Generic[T]):
         self._load()
         return iter(sorted(self._entries))
 
-    def in_order(self) -> list[str]:
-        """The names in the order in which they were registered: that of the modules."""
-        self._load()
+    def in_order(self, *, rare: bool = True) -> list[str]:
+        """The names in the order in which they were registered: that of the modules.
+
+        Args:
+          rare: whether to import the modules that are rarely needed, if they are not yet.
+        """
+        self._load(rare=rare)
         return list(self._entries)
 
     def __len__(self) -> int:
@@ -89,17 +99,20 @@ class Registry(Generic[T]):
     def __contains__(self, name: str) -> bool:
         return self.find(name) is not None
 
-    def _load(self) -> None:
-        if self._package is None:
+    def _load(self, *, rare: bool = True) -> None:
+        if self._package is None or self._has_common and not rare:
             return
         with self._lock:  # another thread waits until all is there
-            if self._package is None or self._is_loading:
+            if self._package is None or self._has_common and not rare or self._is_loading:
                 return
             self._is_loading = True
             try:
                 package = importlib.import_module(self._package)
-                for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
+                modules = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+                for module in (*(m for m in modules if m not in self._rare), *(self._rare if rare else ())):
                     importlib.import_module(f"{package.__name__}.{module}")
-                self._package = None
+                self._has_common = True
+                if rare:
+                    self._package = None
             finally:
                 self._is_loading = False

@@ -40,3 +40,17 @@ def test_a_module_that_fails_to_load_is_an_error_each_time(package):
     for _ in range(2):
         with pytest.raises(ImportError, match="no such library"):
             slow_entries.FOUND.find("one")
+
+
+def test_a_rare_module_is_imported_when_one_of_its_names_or_all_names_are_asked_for(package):
+    import slow_entries
+    from exla.registry import Registry
+
+    def found():
+        return "slow_entries.one" in sys.modules
+
+    slow_entries.FOUND = Registry("thing", "slow_entries", rare=["one"])
+    assert slow_entries.FOUND.find("two") == "two" and slow_entries.FOUND.in_order(rare=False) == ["two"]
+    assert not found()
+    assert slow_entries.FOUND.find("one") == "one" and found()
+    assert slow_entries.FOUND.in_order() == ["two", "one"]

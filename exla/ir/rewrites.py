@@ -92,6 +92,8 @@ class ReplaceRule:
         mapping from axis name to size.
       patterns: spellings of the same function; each takes the arguments.
       replacement: takes the arguments and returns what the pattern returns, or (safe, that) where `checked`.
+      made_of: primitives that every spelling holds, views of its values left out. A program without one of them is not
+        searched, and no spelling is traced for it.
       checked: whether the replacement says at run time if it may be used. `safe` is a boolean scalar, or has the
         results' leading axes and 1 for each other axis.
       slow_top_k: whether it is for devices that start each row of a top-k anew, as CPUs do (True), for the others
@@ -112,6 +114,7 @@ class ReplaceRule:
     arguments: Mapping[str, str]
     patterns: tuple[Callable[..., Any], ...]
     replacement: Callable[..., Any]
+    made_of: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     checked: bool = False
     slow_top_k: bool | None = None
@@ -124,5 +127,6 @@ class ReplaceRule:
     counterexamples: tuple[Example, ...] = ()
 
 
-REPLACE_RULES: Registry[ReplaceRule] = Registry("replace rule", package="exla.rules.replace")
-"""The rules by name. They are tried in the order of their names' registration: the order of the modules."""
+REPLACE_RULES: Registry[ReplaceRule] = Registry("replace rule", package="exla.rules.replace", rare=["discovered"])
+"""The rules by name. They are tried in the order of their names' registration: the order of the modules. Those that
+were discovered are read where one is asked for: none is used otherwise."""

@@ -7,7 +7,8 @@
   roots and quotients, and on random numbers in float32 within the rule's tolerance;
 * *not finite*: the same where an argument holds infinities and NaN, unless the rule reassociates;
 * *idempotent*: the rule does not apply again to what it made, unless it is one that can go both ways (opt-in);
-* *lookalike*: the rule does not apply to any counterexample.
+* *lookalike*: the rule does not apply to any counterexample;
+* *made of*: every spelling of its pattern holds the primitives that the rule says, so that no program is passed over.
 
 This tests; it does not prove. A rule's docstring says why it is right.
 """
@@ -23,10 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from exla.ir.emit import emit
+from exla.ir.indexed import RENAMING
 from exla.ir.program import Program, canonical
 from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
 from exla.passes.decisions import Replace
-from exla.passes.patterns import argument_axes
+from exla.passes.patterns import argument_axes, spelling, spellings
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements
 from exla.passes.unless import EXPANSIONS
 
@@ -39,7 +41,7 @@ class Obligation:
 
     Attributes:
       rule: the rule's name.
-      kind: found, equal, not finite, idempotent or lookalike.
+      kind: found, equal, not finite, idempotent, lookalike or made of.
       about: which example.
       holds: whether the rule keeps it.
       detail: what was measured, or what went wrong.
@@ -69,7 +71,20 @@ def verify(name: str, seed: int = 0) -> list[Obligation]:
         program = canonical(jax.make_jaxpr(example.fn)(*_arguments(example, seed, np.float32)))
         holds = _first(program, name) is None
         found.append(Obligation(rule=name, kind="lookalike", about=f"counterexample {n}", holds=holds))
-    return found
+    return [*found, *_of_spellings(name, rule)]
+
+
+def _of_spellings(name: str, rule: ReplaceRule) -> Iterator[Obligation]:
+    """Whether each spelling holds what the rule says that all do; views do not count: programs may lack them."""
+    for which in range(spellings(rule)):
+        for wide in (False, True):
+            with jax.enable_x64(wide):
+                pattern = spelling(rule, which)
+            if pattern is not None:
+                primitives = {eqn.primitive.name for eqn in pattern.program.eqns} - RENAMING
+                lacks = sorted(set(rule.made_of) - primitives)
+                about = f"spelling {which}{', 64 bits' if wide else ''}"
+                yield Obligation(rule=name, kind="made of", about=about, holds=not lacks, detail=", ".join(lacks))
 
 
 def _of_example(

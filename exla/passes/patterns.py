@@ -7,7 +7,6 @@ vmapped: what a transformation makes of an operation that has no free axes, such
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,27 +51,34 @@ def argument_axes(text: str) -> tuple[tuple[str, ...], Any]:
     return tuple(axes.split()), np.dtype(dtype or "float32")
 
 
-def patterns_of(rule: ReplaceRule) -> list[Pattern]:
-    """Every spelling of a rule, traced: each pattern alone and vmapped."""
-    found = []
+def spellings(rule: ReplaceRule) -> int:
+    """How many spellings a rule has: each of its patterns alone and vmapped."""
+    return 2 * len(rule.patterns)
+
+
+def spelling(rule: ReplaceRule, which: int) -> Pattern | None:
+    """One spelling of a rule, traced; None where no one equation makes its results.
+
+    Args:
+      rule: the rule.
+      which: its number, less than `spellings(rule)`.
+    """
+    fn, batch = rule.patterns[which // 2], (BATCH,) if which % 2 else ()
     every = {n: argument_axes(text) for n, text in rule.arguments.items()}
     names = sorted({a for axes, _ in every.values() for joint in axes for a in joint.split("*")} | set(rule.sizes))
     sizes = dict(zip([BATCH, *names], PRIMES, strict=False))
     extra = {"sizes": {n: sizes[n] for n in names}} if rule.sizes else {}
-    for fn, batch in itertools.product(rule.patterns, ((), (BATCH,))):
-        known = {n: (*batch, *axes) for n, (axes, _) in every.items()}
-        structs = [
-            jax.ShapeDtypeStruct([math.prod(sizes[a] for a in joint.split("*")) for joint in axes], every[n][1])
-            for n, axes in known.items()
-        ]
+    known = {n: (*batch, *axes) for n, (axes, _) in every.items()}
+    structs = [
+        jax.ShapeDtypeStruct([math.prod(sizes[a] for a in joint.split("*")) for joint in axes], every[n][1])
+        for n, axes in known.items()
+    ]
 
-        def call(*arguments: Any, fn: Any = fn) -> Any:
-            return fn(*arguments, **extra)
+    def call(*arguments: Any) -> Any:
+        return fn(*arguments, **extra)
 
-        traced = canonical(jax.make_jaxpr(jax.vmap(call) if batch else call)(*structs))
-        if not traced.consts and _makes_all(traced):
-            found.append(Pattern(program=traced, axes=known, sizes=sizes))
-    return found
+    traced = canonical(jax.make_jaxpr(jax.vmap(call) if batch else call)(*structs))
+    return None if traced.consts or not _makes_all(traced) else Pattern(program=traced, axes=known, sizes=sizes)
 
 
 def _makes_all(program: Program) -> bool:

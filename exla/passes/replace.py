@@ -32,7 +32,7 @@ from exla.ir.rewrites import REPLACE_RULES, Admitted, ReplaceRule
 from exla.passes.decisions import Replace
 from exla.passes.match import Found, find
 from exla.passes.paths import at_site, bodies_to_rewrite
-from exla.passes.patterns import Pattern, patterns_of
+from exla.passes.patterns import Pattern, spelling, spellings
 from exla.passes.unless import unless_p
 
 
@@ -56,9 +56,9 @@ class Declined:
 
 
 @functools.cache
-def _patterns(name: str, wide: bool) -> list[Pattern]:
-    """The spellings of a rule's pattern, as they are traced with or without 64-bit types."""
-    return patterns_of(REPLACE_RULES.get(name))
+def _spelling(name: str, which: int, wide: bool) -> Pattern | None:
+    """One spelling of a rule's pattern, as it is traced with or without 64-bit types."""
+    return spelling(REPLACE_RULES.get(name), which)
 
 
 def enumerate_replacements(
@@ -74,8 +74,11 @@ def enumerate_replacements(
     Yields:
       A decision with what was found, or a match that the rule's guard declines.
     """
+    primitives = {eqn.primitive.name for eqn in program.eqns}
     for name in rules:
         rule = REPLACE_RULES.get(name)
+        if not primitives.issuperset(rule.made_of):
+            continue
         for position in reversed(range(len(program.eqns))):
             found = _find(name, program, position)
             if found is None or 0 in found.match.sizes.values():
@@ -90,8 +93,9 @@ def enumerate_replacements(
 
 
 def _find(name: str, program: Program, position: int) -> Found | None:
-    for pattern in _patterns(name, bool(jax.config.jax_enable_x64)):
-        found = find(pattern, program, position)
+    for which in range(spellings(REPLACE_RULES.get(name))):
+        pattern = _spelling(name, which, bool(jax.config.jax_enable_x64))
+        found = None if pattern is None else find(pattern, program, position)
         if found is not None:
             return found
     return None
@@ -261,7 +265,7 @@ def names(exact: bool, asked_for: Sequence[str] = ()) -> list[str]:
       asked_for: opt-in rules that are in force too, by name or by pattern ("discovered_*").
     """
     chosen = []
-    for name in REPLACE_RULES.in_order():
+    for name in REPLACE_RULES.in_order(rare=bool(asked_for)):
         rule = REPLACE_RULES.get(name)
         if (rule.exact or not exact) and (not rule.opt_in or any(fnmatch(name, wanted) for wanted in asked_for)):
             chosen.append(name)

@@ -51,11 +51,12 @@ def broken(**changes):
         ("not finite", {"replacement": lambda x: jnp.sum(jnp.nan_to_num(x) ** 2, axis=-1)}),
         ("found", {"examples": (Example(fn=lambda x: jnp.sum(x, axis=1), arguments=("6 4",)),)}),
         ("idempotent", {"replacement": lambda x: jnp.sum(x * x, axis=-1)}),
+        ("made of", {"made_of": ("reduce_sum", "sub")}),
         ("lookalike", {"counterexamples": (Example(fn=lambda x: jnp.sum(x * x, axis=0), arguments=("6 4",)),)}),
     ],
 )
 def test_a_rule_that_breaks_an_obligation_is_found_out(monkeypatch, kind, changes):
     monkeypatch.setitem(REPLACE_RULES._entries, "broken", broken(**changes))
-    replace._patterns.cache_clear()
+    replace._spelling.cache_clear()
     assert kind in {o.kind for o in verify("broken") if not o.holds}
-    replace._patterns.cache_clear()
+    replace._spelling.cache_clear()

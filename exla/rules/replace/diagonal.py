@@ -34,6 +34,7 @@ REPLACE_RULES.register("diagonal_times_matrix")(
         source=SOURCE,
         arguments={"v": "n", "a": "n m"},
         patterns=(lambda v, a: jnp.diag(v) @ a, lambda v, a: (v[:, None] * jnp.eye(v.shape[0])) @ a),
+        made_of=("dot_general", "eq", "iota"),
         replacement=rows_scaled,
         guard=floating,
         examples=(
@@ -53,6 +54,7 @@ REPLACE_RULES.register("matrix_times_diagonal")(
         source=SOURCE,
         arguments={"v": "n", "a": "m n"},
         patterns=(lambda v, a: a @ jnp.diag(v),),
+        made_of=("dot_general", "eq", "iota"),
         replacement=columns_scaled,
         guard=floating,
         examples=(Example(fn=lambda v, a: a @ jnp.diag(v), arguments=("6", "4 6")),),
@@ -65,6 +67,7 @@ REPLACE_RULES.register("trace_of_product")(
         source=SOURCE,
         arguments={"a": "n k", "b": "k n"},
         patterns=(lambda a, b: jnp.trace(a @ b), lambda a, b: jnp.sum(jnp.diagonal(a @ b))),
+        made_of=("dot_general", "iota", "reduce_sum"),
         replacement=lambda a, b: jnp.sum(jnp.sum(a * b.T, axis=1)),
         guard=floating,
         examples=(
@@ -83,6 +86,7 @@ REPLACE_RULES.register("diagonal_of_product")(
         source=SOURCE,
         arguments={"a": "n k", "b": "k n"},
         patterns=(lambda a, b: jnp.diagonal(a @ b),),
+        made_of=("dot_general", "gather", "iota"),
         replacement=lambda a, b: jnp.sum(a * b.T, axis=1),
         guard=floating,
         examples=(

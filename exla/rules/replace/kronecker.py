@@ -22,6 +22,7 @@ REPLACE_RULES.register("kronecker_times_vector")(
         source="Van Loan, The ubiquitous Kronecker product, 2000, equation 2",
         arguments={"a": "i j", "b": "k l", "v": "j*l"},
         patterns=(lambda a, b, v: jnp.kron(a, b) @ v,),
+        made_of=("dot_general", "mul"),
         replacement=kronecker_times,
         guard=floating,
         reassociates=True,

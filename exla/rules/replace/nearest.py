@@ -173,16 +173,21 @@ def _pairs(fn: Callable[..., Any]) -> tuple[Example, ...]:
     return Example(fn=direct, arguments=("7 3", "40 3")), Example(fn=cubed, arguments=("7 3", "40 3"))
 
 
-OUTER: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
-    "top_k": (lambda d, sizes: tuple(lax.top_k(-d, sizes["k"])), _top_k, lambda d: lax.top_k(-d, 5)),
-    "sorted": (lambda d, sizes: jnp.sort(d)[..., : sizes["k"]], _sorted, lambda d: jnp.sort(d)[:, :5]),
-    "argsorted": (lambda d, sizes: jnp.argsort(d)[..., : sizes["k"]], _argsorted, lambda d: jnp.argsort(d)[:, :5]),
-    "smallest": (lambda d: jnp.min(d, axis=-1), _smallest, lambda d: jnp.min(d, axis=1)),
-    "arg_smallest": (lambda d: jnp.argmin(d, axis=-1), _arg_smallest, lambda d: jnp.argmin(d, axis=1)),
+OUTER: Mapping[str, tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "top_k": (("top_k",), lambda d, sizes: tuple(lax.top_k(-d, sizes["k"])), _top_k, lambda d: lax.top_k(-d, 5)),
+    "sorted": (("sort",), lambda d, sizes: jnp.sort(d)[..., : sizes["k"]], _sorted, lambda d: jnp.sort(d)[:, :5]),
+    "argsorted": (
+        ("iota", "sort"),
+        lambda d, sizes: jnp.argsort(d)[..., : sizes["k"]],
+        _argsorted,
+        lambda d: jnp.argsort(d)[:, :5],
+    ),
+    "smallest": (("reduce_min",), lambda d: jnp.min(d, axis=-1), _smallest, lambda d: jnp.min(d, axis=1)),
+    "arg_smallest": (("argmin",), lambda d: jnp.argmin(d, axis=-1), _arg_smallest, lambda d: jnp.argmin(d, axis=1)),
 }
-"""Selection -> its pattern, its replacement, and how a user writes it; each of distances."""
+"""Selection -> its primitives, its pattern, its replacement, and how a user writes it; each of distances."""
 
-for _name, (_outer, _replacement, _user) in OUTER.items():
+for _name, (_selects, _outer, _replacement, _user) in OUTER.items():
     for _root, _finish in (("", _identity), ("_root", jnp.sqrt)):
         for _ranked in (False, True):
             _example, _lookalike = _pairs(lambda d, user=_user, finish=_finish: user(finish(d)))
@@ -193,6 +198,7 @@ for _name, (_outer, _replacement, _user) in OUTER.items():
                     arguments={"x": "n d", "y": "m d"},
                     sizes=("k",) if _name in ("top_k", "sorted", "argsorted") else (),
                     patterns=_spelled(_outer, _finish),
+                    made_of=("sub", *_selects, *(("sqrt",) if _root else ())),
                     replacement=partial(_replacement, nearest=partial(nearest, finish=_finish, ranked=_ranked)),
                     checked=True,
                     slow_top_k=_ranked,

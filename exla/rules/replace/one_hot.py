@@ -65,6 +65,7 @@ REPLACE_RULES.register("one_hot_times_table")(
         source=SOURCE,
         arguments={"index": "n:int32", "table": "c m"},
         patterns=(lambda index, table: jax.nn.one_hot(index, table.shape[0], dtype=table.dtype) @ table,),
+        made_of=("dot_general", "eq", "iota"),
         replacement=looked_up,
         guard=guard,
         examples=(
@@ -84,6 +85,7 @@ REPLACE_RULES.register("one_hot_transposed_times")(
         arguments={"index": "n:int32", "values": "n m"},
         sizes=("c",),
         patterns=(lambda index, values, sizes: jax.nn.one_hot(index, sizes["c"], dtype=values.dtype).T @ values,),
+        made_of=("dot_general", "eq", "iota"),
         replacement=added_up,
         guard=guard,
         examples=(Example(fn=lambda i, b: jax.nn.one_hot(i, 5).T @ b, arguments=("6:int32", "6 4")),),
@@ -98,6 +100,7 @@ REPLACE_RULES.register("one_hot_picks")(
         source=SOURCE,
         arguments={"index": "n:int32", "values": "n c"},
         patterns=(lambda index, values: jnp.sum(_one_hot(index, values) * values, axis=-1),),
+        made_of=("eq", "iota", "mul", "reduce_sum"),
         replacement=picked,
         guard=guard,
         examples=(
@@ -118,6 +121,7 @@ REPLACE_RULES.register("one_hot_picks_and_sums")(
         source=SOURCE,
         arguments={"index": "n:int32", "values": "n c"},
         patterns=(lambda index, values: jnp.sum(_one_hot(index, values) * values),),
+        made_of=("eq", "iota", "mul", "reduce_sum"),
         replacement=lambda index, values: jnp.sum(picked(index, values)),
         guard=guard,
         examples=(

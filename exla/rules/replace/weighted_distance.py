@@ -61,19 +61,20 @@ def _with_matrix(x: Any, y: Any, p: Any) -> Any:
     return jnp.einsum("nmi,ij,nmj->nm", d, p, d)
 
 
-SPELLINGS: dict[str, tuple[Callable[..., Any], tuple[Callable[..., Any], ...]]] = {
+SPELLINGS: dict[str, tuple[str, Callable[..., Any], tuple[Callable[..., Any], ...]]] = {
     "weighted": (
+        "square",
         weighted,
         (
             lambda x, y, w: jnp.sum(w * differences(x, y) ** 2, axis=-1),
             lambda x, y, w: differences(x, y) ** 2 @ w,
         ),
     ),
-    "divided": (divided, (lambda x, y, w: jnp.sum(differences(x, y) ** 2 / w, axis=-1),)),
-    "multiplied": (multiplied, (lambda x, y, w: jnp.sum((differences(x, y) * w) ** 2, axis=-1),)),
-    "by_lengths": (by_lengths, (lambda x, y, w: jnp.sum((differences(x, y) / w) ** 2, axis=-1),)),
+    "divided": ("div", divided, (lambda x, y, w: jnp.sum(differences(x, y) ** 2 / w, axis=-1),)),
+    "multiplied": ("mul", multiplied, (lambda x, y, w: jnp.sum((differences(x, y) * w) ** 2, axis=-1),)),
+    "by_lengths": ("div", by_lengths, (lambda x, y, w: jnp.sum((differences(x, y) / w) ** 2, axis=-1),)),
 }
-"""How the weights are used -> the replacement, and the patterns."""
+"""How the weights are used -> a primitive of that, the replacement, and the patterns."""
 
 
 def _kernel(distance: Callable[..., Any]) -> Example:
@@ -83,13 +84,14 @@ def _kernel(distance: Callable[..., Any]) -> Example:
     )
 
 
-for _name, (_replacement, _patterns) in SPELLINGS.items():
+for _name, (_primitive, _replacement, _patterns) in SPELLINGS.items():
     REPLACE_RULES.register(f"distance_{_name}")(
         ReplaceRule(
             rewrite="squared distances with a weight for each coordinate -> distances of scaled points",
             source=SOURCE,
             arguments={"x": "n d", "y": "m d", "w": "d"},
             patterns=_patterns,
+            made_of=("sub", _primitive),
             replacement=_replacement,
             checked=True,
             guard=guard,
@@ -108,6 +110,7 @@ REPLACE_RULES.register("distance_mahalanobis")(
         source=SOURCE,
         arguments={"x": "n d", "y": "m d", "p": "d d"},
         patterns=(_with_matrix, lambda x, y, p: jnp.sum((differences(x, y) @ p) * differences(x, y), axis=-1)),
+        made_of=("dot_general", "sub"),
         replacement=mahalanobis,
         checked=True,
         guard=guard,
