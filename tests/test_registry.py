@@ -44,6 +44,7 @@ def test_a_module_that_fails_to_load_is_an_error_each_time(package):
 
 def test_a_rare_module_is_imported_when_one_of_its_names_or_all_names_are_asked_for(package):
     import slow_entries
+
     from exla.registry import Registry
 
     def found():

@@ -25,6 +25,7 @@ import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.aligned import bind_aligned, find_aligned
 from exla.ir.explicit import forget
 from exla.ir.factors import FACTOR_RULES, EquationContext, Factors, parse
 from exla.ir.fingerprint import equation_fingerprint
@@ -191,12 +192,39 @@ def canonical(closed: Any, platform: str | None = None) -> Program:
         return evaluate(jaxpr, values, inline)
 
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
-    program = trace_function(flat, avals, closed.consts)
+    program = _with_batches(trace_function(flat, avals, closed.consts))
     live = live_equations(program)
     if len(live) == len(program.eqns):
         return program
     kept = program.jaxpr.replace(eqns=[program.eqns[i] for i in sorted(live)])
     return Program(jaxpr=kept, consts=program.consts)
+
+
+def _with_batches(program: Program) -> Program:
+    """A program whose gathers and scatters are batched along what their indices count along."""
+    known = {v: c for v, c in zip(program.invars, program.consts, strict=False) if _is_at_hand(c)}
+    aligned = find_aligned(program.jaxpr, known)
+    if not aligned:
+        return program
+    parts: dict[Any, list[Any]] = {}
+
+    def step(eqn: Any, operands: list[Any]) -> list[Any]:
+        found = aligned.get(id(eqn))
+        if found is not None:
+            return bind_aligned(eqn, operands, found, parts[eqn.invars[1]])
+        if eqn.primitive.name == "concatenate":
+            parts[eqn.outvars[0]] = operands
+        return interpret(eqn, operands, step) if _compat.bodies(eqn) else as_it_is(eqn, operands)
+
+    avals = [v.aval for v in program.invars]
+    return trace_function(lambda *values: evaluate(program.jaxpr, values, step), avals, program.consts)
+
+
+def _is_at_hand(constant: Any) -> bool:
+    """Whether this process can read a constant's values."""
+    return not isinstance(constant, jax.Array) or (
+        not isinstance(constant, jax.core.Tracer) and constant.is_fully_addressable
+    )
 
 
 def body_program(closed: Any) -> Program | None:

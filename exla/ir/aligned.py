@@ -1,0 +1,122 @@
+"""Indices that count along an axis are that axis: `x[arange(n), i]` reads row by row, as `take_along_axis` does.
+
+    rewrite: gather(x, [iota, i]) -> gather(x, [i]), where x and i are batched along what the iota counts
+
+A gather looks anywhere along an axis that it indexes, so that nothing which it reads could be cut along it. Where the
+indices of that axis count along one of the gather's own batch axes, each batch index reads its own slice, and both are
+one axis: the logits of labels, the diagonal of a matrix, `fill_diagonal`, and the scatters that are their gradients.
+Every bit stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from exla import _compat
+from exla.ir.counting import Counting
+from exla.ir.primitives import SCATTERS
+
+INDEXING = SCATTERS | {"gather"}
+GATHER_NUMBERS = ("collapsed_slice_dims", "start_index_map", "start_indices_batching_dims")
+SCATTER_NUMBERS = ("inserted_window_dims", "scatter_dims_to_operand_dims", "scatter_indices_batching_dims")
+"""What dimension numbers call the axes that an index takes one of, those that its components are of, and batch axes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aligned:
+    """What is known of the indices of a gather or scatter.
+
+    Attributes:
+      axes: axis of the operand -> the batch axis of the indices that counts along it.
+      others: which of the values that are concatenated to its indices are left.
+    """
+
+    axes: Mapping[int, int]
+    others: tuple[int, ...]
+
+
+def find_aligned(jaxpr: Any, constants: Mapping[Any, Any]) -> dict[int, Aligned]:
+    """The gathers and scatters of a jaxpr, bodies included, that can be batched; by the `id` of the equation.
+
+    Args:
+      jaxpr: the jaxpr.
+      constants: values of its variables, where they are known.
+    """
+    every = list(_equations(jaxpr))
+    indexing = [eqn for eqn in every if eqn.primitive.name in INDEXING and len(eqn.invars) in (2, 3)]
+    if not indexing:
+        return {}
+    counting = Counting({v: eqn for eqn in every for v in eqn.outvars}, constants)
+    return {id(eqn): found for eqn in indexing if (found := _aligned(eqn, counting)) is not None}
+
+
+def bind_aligned(eqn: Any, operands: Sequence[Any], aligned: Aligned, parts: Sequence[Any]) -> list[Any]:
+    """Evaluate a gather or scatter with the axes that its indices count along as batch axes.
+
+    Args:
+      eqn: the equation.
+      operands: its operands.
+      aligned: what `find_aligned` says of it.
+      parts: what is concatenated to its indices.
+    """
+    operand, _, *updates = operands
+    others = [parts[k] for k in aligned.others]
+    indices = others[0] if len(others) == 1 else lax.concatenate(others, np.ndim(others[0]) - 1)
+    for axis, along in aligned.axes.items():
+        if operand.shape[axis] > indices.shape[along]:
+            operand = lax.slice_in_dim(operand, 0, indices.shape[along], axis=axis)
+    numbers = eqn.params["dimension_numbers"]
+    names = SCATTER_NUMBERS if eqn.primitive.name in SCATTERS else GATHER_NUMBERS
+    dropped, mapped, along = (getattr(numbers, name) for name in names)
+    batched = {**dict(zip(numbers.operand_batching_dims, along, strict=True)), **aligned.axes}
+    left = [tuple(a for a in every if a not in aligned.axes) for every in (dropped, mapped)]
+    changes = dict(zip(names, (*left, tuple(batched[a] for a in sorted(batched))), strict=True))
+    # Neither order nor uniqueness of whole indices says anything about a part of them.
+    return _compat.bind(
+        eqn,
+        operand,
+        indices,
+        *updates,
+        dimension_numbers=numbers._replace(operand_batching_dims=tuple(sorted(batched)), **changes),
+        indices_are_sorted=False,
+        unique_indices=False,
+    )
+
+
+def _aligned(eqn: Any, counting: Counting) -> Aligned | None:
+    operand, indices, *_ = (v.aval for v in eqn.invars)
+    scatters = eqn.primitive.name in SCATTERS
+    names = SCATTER_NUMBERS if scatters else GATHER_NUMBERS
+    dropped, mapped, already = (getattr(eqn.params["dimension_numbers"], name) for name in names)
+    used = set(already)
+    axes: dict[int, int] = {}
+    others: list[int] = []
+    position = 0
+    for k, part in enumerate(counting.parts(eqn.invars[1])):
+        width = part.aval.shape[-1]
+        axis, along = mapped[position], counting.axis(part) if width == 1 else None
+        position += width
+        few = along is not None and axis in dropped and along not in used and len(axes) + 1 < len(mapped)
+        if along is None or not few or not _reaches(operand.shape[axis], indices.shape[along], scatters):
+            others.append(k)
+            continue
+        axes[axis] = along
+        used.add(along)
+    return Aligned(axes=axes, others=tuple(others)) if axes and others else None
+
+
+def _reaches(extent: int, count: int, scatters: bool) -> bool:
+    """Whether each of the indices 0 to `count` - 1 is one of an axis, and for a scatter each of the axis is one."""
+    return count == extent or count < extent and not scatters
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for body in _compat.bodies(eqn):
+            yield from _equations(body.jaxpr)
