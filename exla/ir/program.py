@@ -26,6 +26,7 @@ import numpy as np
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.aligned import bind_aligned, find_aligned
+from exla.ir.convolutions import in_order
 from exla.ir.explicit import forget
 from exla.ir.factors import FACTOR_RULES, EquationContext, Factors, parse
 from exla.ir.fingerprint import equation_fingerprint
@@ -364,4 +365,6 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
         return operands[:1]
     if (forgotten := forget(eqn, operands, source)) is not None:
         return forgotten
+    if platform == "cpu" and (ordered := in_order(eqn, operands, source)) is not None:
+        return ordered
     return _compat.bind(eqn, *operands, source=source, **_compat.without_shardings(eqn))

@@ -14,8 +14,10 @@ returns the largest such scratch of any one instruction. The formulas are what t
 * a matrix product: both operands packed in blocks of at most `DEPTH` along the contracted axis, for all batches at
   once. With both sides long and a short contraction each task allocates its own blocks, and the C library's aligned
   allocations do not reuse them at once; `WALK` is how many sets per thread were seen to stay resident;
-* a convolution in groups: its result once more, and one channel of every group's patches (with one channel in a
-  group that is all of them: nine times the image for a window of 3 x 3); one over a volume: its result once more;
+* a convolution: its patches and its kernel packed, as a matrix product's operands are, unless there are tasks enough
+  for each to pack its own; in groups also its result once more, and one channel of every group's patches (with one
+  channel in a group that is all of them: nine times the image for a window of 3 x 3); one over a volume also its result
+  once more; one of a dilated image also what each of its points adds to the result;
 * a stable sort: one temporary record of 16 bytes per operand and element of a row;
 * a Fourier transform: `LANES` rows per thread at a time;
 * a top-k: one index per element of a row.
@@ -33,6 +35,10 @@ DEPTH = 832
 WALK = 4
 SHORT = 256
 LANES = 64
+TASKS = ((4, 8), (8, 4), (16, 2))
+"""Up to so many threads -> tasks for each, from which on Eigen has every task pack for itself."""
+TASK = 1 << 18
+"""Numbers of a task's blocks."""
 
 _SHAPE = re.compile(r"\b(pred|token|bf16|[suf]\d+|f8\w*|c64|c128)\[([\d,]*)\]")
 _ITEM_BYTES = {"pred": 1, "token": 0, "c64": 8, "c128": 16, "bf16": 2}
@@ -162,16 +168,38 @@ def _dot(instruction: Instruction, threads: int) -> int:
 
 def _convolution(instruction: Instruction, threads: int) -> int:
     (result,) = instruction.results
-    labels = re.search(r"dim_labels=\w+->(\w+)", instruction.text)
+    labels = re.search(r"dim_labels=(\w+)_\w+->(\w+)", instruction.text)
     size = re.search(r"\bsize=([\dx]+)", instruction.text)
-    if labels is None or size is None:
+    if labels is None or size is None or len(instruction.operands) != 2:
         return 0
-    window = [int(d) for d in size[1].split("x")]
-    grouped = re.search(r"feature_group_count=(\d+)", instruction.text)
-    if grouped is None:
-        return _bytes(result) if len(window) == 3 else 0
-    places = _bytes(result) // max(result[1][labels[1].index("f")], 1)
-    return _bytes(result) + places * math.prod(window) * int(grouped[1])
+    image = instruction.operands[0]
+    window = math.prod(int(d) for d in size[1].split("x"))
+    found = re.search(r"feature_group_count=(\d+)", instruction.text)
+    groups = int(found[1]) if found else 1
+    features, channels = result[1][labels[2].index("f")], image[1][labels[1].index("f")]
+    places = _bytes(result) // max(features, 1)
+    item = _item_bytes(result[0])
+    needed = _packed_patches(places // item, features // groups, window * channels // groups, threads) * item
+    if groups > 1:
+        needed += _bytes(result) + places * window * groups
+    elif len(labels[1]) == 5:
+        needed += _bytes(result)
+    if "lhs_dilate" in instruction.text:
+        needed += _bytes(image) // max(channels, 1) * window * features
+    return needed
+
+
+def _packed_patches(places: int, features: int, depth: int, threads: int) -> int:
+    """Elements of patches and kernel that Eigen packs at once, for so many places, features, and numbers in a patch.
+
+    The blocks of one task were seen to be up to 1.2 million bytes for the second-level cache of 2 MiB. Where there are
+    more than enough tasks for every thread, each packs what it works on, and little of what was allocated is touched.
+    """
+    packed = (places + features) * (min(depth, DEPTH) + 7) * 13 // 10
+    tasks = threads * next((count for most, count in TASKS if threads <= most), 1)
+    if packed > 3 * TASK * tasks:
+        return 2 * TASK * threads
+    return min(packed, TASK * tasks)
 
 
 def _sort(instruction: Instruction, threads: int) -> int:

@@ -50,3 +50,8 @@ def test_a_misspelt_flag_is_told_the_one_that_was_meant(capsys):
     with pytest.raises(SystemExit):
         main(["targets", "--something"])
     assert "unrecognized arguments: --something\n" in capsys.readouterr().err
+
+
+def test_the_package_runs_as_the_command():
+    child = subprocess.run([sys.executable, "-m", "exla", "--help"], capture_output=True, text=True, timeout=60)
+    assert child.returncode == 0 and child.stdout.startswith("usage: exla "), child.stderr[-2000:]

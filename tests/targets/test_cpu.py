@@ -61,6 +61,10 @@ def grouped(x, k, groups):
     return jax.lax.conv_general_dilated(x, k, (1,) * (x.ndim - 2), "SAME", feature_group_count=groups)
 
 
+def dilated(x, k):
+    return jax.lax.conv_general_dilated(x, k, (1, 1), [(2, 1), (2, 1)], lhs_dilation=(2, 2))
+
+
 SCRATCH = {
     "long dot": (lambda x, y: jnp.exp(x @ y).sum(), [(5000, 64), (64, 3125)]),
     "batched dot": (lambda x, y: x @ y, [(8, 64, 64), (8, 64, 8192)]),
@@ -71,12 +75,20 @@ SCRATCH = {
     "fft": (lambda x: jnp.fft.fft(x), [(4_000_000,)]),
     "top_k": (lambda x: jax.lax.top_k(x, 10), [(5_000_000,)]),
     "convolution": (lambda x, k: jax.lax.conv(x, k, (1, 1), "SAME"), [(8, 32, 128, 128), (64, 32, 3, 3)]),
+    "convolution of deep patches": (lambda x, k: grouped(x, k, 1), [(1, 32, 76, 76), (64, 32, 5, 5)]),
+    "convolution of a dilated image": (dilated, [(16, 1, 32, 32), (128, 1, 3, 3)]),
     "convolution of each channel": (lambda x, k: grouped(x, k, 32), [(4, 32, 128, 128), (32, 1, 3, 3)]),
     "convolution in groups": (lambda x, k: grouped(x, k, 2), [(8, 32, 128, 128), (64, 16, 3, 3)]),
     "convolution of volumes": (lambda x, k: grouped(x, k, 1), [(8, 16, 32, 32, 32), (32, 16, 3, 3, 3)]),
     "cholesky": (lambda x: jnp.linalg.cholesky(x @ x.T + 1500 * jnp.eye(len(x))), [(1500, 1500)]),
 }
 
+
+SMALL = {
+    "convolution of deep patches": [(1, 32, 9, 9), (64, 32, 5, 5)],
+    "convolution of a dilated image": [(1, 1, 9, 9), (128, 1, 3, 3)],
+}
+"""What is run before, where it has to be smaller than 64 along an axis to leave something to grow by."""
 
 PRODUCTS = ("long dot", "batched dot", "wide dot", "square dot", "convolution", "cholesky")
 """The others are compiled to the same program under both options."""
@@ -101,7 +113,7 @@ def grow(name, option):
         return [jax.device_put(np.random.default_rng(0).standard_normal(s, dtype=np.float32)) for s in shapes]
 
     # The library's code and its threads' stacks are no scratch: 9 MiB of a process that convolves for the first time.
-    small = drawn([tuple(min(d, 64) for d in s) for s in shapes])
+    small = drawn(SMALL.get(name, [tuple(min(d, 64) for d in s) for s in shapes]))
     jax.block_until_ready(jax.jit(fn).lower(*small).compile(compiler_options=dict(options))(*small))
     args = drawn(shapes)
     compiled = jax.jit(fn).lower(*args).compile(compiler_options=dict(options))

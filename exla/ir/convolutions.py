@@ -1,0 +1,50 @@
+"""Convolutions on CPUs: the axes in the order that the library takes.
+
+XLA:CPU hands a convolution to a library only where the image is laid out as (batch, places…, features), the kernel as
+(places…, inputs, outputs) and the result as the image. It puts others in that order itself, with transposes, but not
+inside loops; there it compiles them to plain loops, which took 65 times as long for the gradient of a kernel. So they
+are put in order before anything is split.
+
+    rewrite: conv(x, k, any order) -> transpose(conv(transpose(x), transpose(k)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+
+from exla import _compat
+
+MOST_PLACES = 3
+"""Axes over which a window moves, at most, where the library is called."""
+
+
+def in_order(eqn: Any, operands: Sequence[Any], source: Any = None) -> list[Any] | None:
+    """Evaluate a convolution with its axes in the order of the library; None where they are, or it is for no library.
+
+    Args:
+      eqn: an equation.
+      operands: its operands.
+      source: replaces its source line, where it is not None.
+    """
+    if eqn.primitive.name != "conv_general_dilated" or eqn.params["batch_group_count"] != 1:
+        return None
+    numbers = eqn.params["dimension_numbers"]
+    places = len(numbers.lhs_spec) - 2
+    moved = tuple(range(1, places + 1))
+    image, kernel = (0, places + 1, *moved), (places + 1, places, *range(places))
+    ordered = type(numbers)(lhs_spec=image, rhs_spec=kernel, out_spec=image)
+    if not 1 <= places <= MOST_PLACES or numbers == ordered:
+        return None
+    with _compat.equation_context(eqn, source):
+        batch, features, *axes = numbers.lhs_spec
+        left = lax.transpose(operands[0], (batch, *axes, features))
+        outputs, inputs, *axes = numbers.rhs_spec
+        right = lax.transpose(operands[1], (*axes, inputs, outputs))
+    (result,) = _compat.bind(eqn, left, right, source=source, dimension_numbers=ordered)
+    batch, features, *axes = numbers.out_spec
+    made = (batch, *axes, features)
+    with _compat.equation_context(eqn, source):
+        return [lax.transpose(result, tuple(made.index(axis) for axis in range(places + 2)))]
