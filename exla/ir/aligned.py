@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from exla import _compat
-from exla.ir.counting import Counting
+from exla.ir.counting import Count, Counting
 from exla.ir.primitives import SCATTERS
 
 INDEXING = SCATTERS | {"gather"}
@@ -32,11 +32,11 @@ class Aligned:
     """What is known of the indices of a gather or scatter.
 
     Attributes:
-      axes: axis of the operand -> the batch axis of the indices that counts along it.
+      axes: axis of the operand -> the batch axis of the indices that counts along it, and from where.
       others: which of the values that are concatenated to its indices are left.
     """
 
-    axes: Mapping[int, int]
+    axes: Mapping[int, Count]
     others: tuple[int, ...]
 
 
@@ -67,13 +67,14 @@ def bind_aligned(eqn: Any, operands: Sequence[Any], aligned: Aligned, parts: Seq
     operand, _, *updates = operands
     others = [parts[k] for k in aligned.others]
     indices = others[0] if len(others) == 1 else lax.concatenate(others, np.ndim(others[0]) - 1)
-    for axis, along in aligned.axes.items():
-        if operand.shape[axis] > indices.shape[along]:
-            operand = lax.slice_in_dim(operand, 0, indices.shape[along], axis=axis)
+    for axis, count in aligned.axes.items():
+        if operand.shape[axis] > indices.shape[count.axis]:
+            operand = lax.slice_in_dim(operand, count.first, count.last(indices.shape) + 1, axis=axis)
     numbers = eqn.params["dimension_numbers"]
     names = SCATTER_NUMBERS if eqn.primitive.name in SCATTERS else GATHER_NUMBERS
     dropped, mapped, along = (getattr(numbers, name) for name in names)
-    batched = {**dict(zip(numbers.operand_batching_dims, along, strict=True)), **aligned.axes}
+    batched = dict(zip(numbers.operand_batching_dims, along, strict=True))
+    batched |= {axis: count.axis for axis, count in aligned.axes.items()}
     left = [tuple(a for a in every if a not in aligned.axes) for every in (dropped, mapped)]
     changes = dict(zip(names, (*left, tuple(batched[a] for a in sorted(batched))), strict=True))
     # Neither order nor uniqueness of whole indices says anything about a part of them.
@@ -94,25 +95,26 @@ def _aligned(eqn: Any, counting: Counting) -> Aligned | None:
     names = SCATTER_NUMBERS if scatters else GATHER_NUMBERS
     dropped, mapped, already = (getattr(eqn.params["dimension_numbers"], name) for name in names)
     used = set(already)
-    axes: dict[int, int] = {}
+    axes: dict[int, Count] = {}
     others: list[int] = []
     position = 0
     for k, part in enumerate(counting.parts(eqn.invars[1])):
         width = part.aval.shape[-1]
-        axis, along = mapped[position], counting.axis(part) if width == 1 else None
+        axis, count = mapped[position], counting.along(part) if width == 1 else None
         position += width
-        few = along is not None and axis in dropped and along not in used and len(axes) + 1 < len(mapped)
-        if along is None or not few or not _reaches(operand.shape[axis], indices.shape[along], scatters):
+        is_free = count is not None and axis in dropped and count.axis not in used and len(axes) + 1 < len(mapped)
+        if count is not None and is_free and _lies_on(operand.shape[axis], count, indices.shape, scatters):
+            axes[axis] = count
+            used.add(count.axis)
+        else:
             others.append(k)
-            continue
-        axes[axis] = along
-        used.add(along)
     return Aligned(axes=axes, others=tuple(others)) if axes and others else None
 
 
-def _reaches(extent: int, count: int, scatters: bool) -> bool:
-    """Whether each of the indices 0 to `count` - 1 is one of an axis, and for a scatter each of the axis is one."""
-    return count == extent or count < extent and not scatters
+def _lies_on(extent: int, count: Count, shape: Sequence[int], scatters: bool) -> bool:
+    """Whether all that is counted lies on an axis, and for a scatter all of the axis is counted."""
+    end = count.last(shape) + 1
+    return end == extent and count.first == 0 or end <= extent and not scatters
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

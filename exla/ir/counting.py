@@ -1,4 +1,4 @@
-"""What counts along an axis: values that are 0, 1, 2, … along one axis and the same along all others.
+"""What counts along an axis: values that are k, k + 1, k + 2, … along one axis and the same along all others.
 
 `jnp.arange` is traced as an iota, and indexing with it adds the size where an index is negative, which none is here,
 broadcasts, clamps and converts. `Counting` looks through all that, so that it is known what the indices are.
@@ -7,7 +7,7 @@ broadcasts, clamps and converts. `Counting` looks through all that, so that it i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,17 @@ from exla._compat import Literal
 
 SAME = frozenset({"copy", "copy_p", "stop_gradient"})
 """Primitives whose result is their operand."""
+
+
+class Count(NamedTuple):
+    """The axis that is counted along, and the first number, 0 or more."""
+
+    axis: int
+    first: int
+
+    def last(self, shape: Sequence[int]) -> int:
+        """The last number, where the values have this shape."""
+        return self.first + shape[self.axis] - 1
 
 
 class Counting:
@@ -29,8 +40,8 @@ class Counting:
         self.producers = producers
         self.constants = constants
 
-    def axis(self, atom: Any) -> int | None:
-        """The axis along which a value's i-th element is i, whatever the other indices are; None where there is none.
+    def along(self, atom: Any) -> Count | None:
+        """The axis along which a value's i-th element is i, or i more than the first; None where there is none.
 
         Args:
           atom: a variable or literal.
@@ -41,32 +52,35 @@ class Counting:
             return None if known is None else _counted(np.asarray(known))
         name, params = eqn.primitive.name, eqn.params
         if name == "iota":
-            return int(params["dimension"]) if np.dtype(params["dtype"]).kind in "iu" else None
+            found = Count(int(params["dimension"]), 0)
+            return found if _holds(params["dtype"], found.last(params["shape"])) else None
         if name == "select_n":
             which = self._decided(eqn.invars[0])
-            return None if which is None else self.axis(eqn.invars[1 + which])
+            return None if which is None else self.along(eqn.invars[1 + which])
         if name == "clamp":
             low, operand, high = eqn.invars
-            return self._kept(self._kept(self.axis(operand), operand, low, least=True), operand, high, least=False)
+            return self._kept(self._kept(self.along(operand), operand, low, least=True), operand, high, least=False)
         if name in ("max", "min"):
-            operand, bound = eqn.invars if self._number(eqn.invars[1]) is not None else eqn.invars[::-1]
-            return self._kept(self.axis(operand), operand, bound, least=name == "max")
-        if not eqn.invars or (below := self.axis(eqn.invars[0])) is None:
+            operand, bound = self._with_number(eqn)
+            return self._kept(self.along(operand), operand, bound, least=name == "max")
+        if name == "add":
+            return self._shifted(*self._with_number(eqn))
+        if not eqn.invars or (below := self.along(eqn.invars[0])) is None:
             return None
         before, after = eqn.invars[0].aval, eqn.outvars[0].aval
-        if name in SAME:
-            return below
+        axis: int | None = below.axis
         if name == "convert_element_type":
-            holds = np.dtype(after.dtype).kind in "iu" and before.shape[below] - 1 <= np.iinfo(after.dtype).max
-            return below if holds else None
-        if name == "broadcast_in_dim":
-            axis = params["broadcast_dimensions"][below]
-            return axis if after.shape[axis] == before.shape[below] else None
-        if name == "transpose":
-            return list(params["permutation"]).index(below)
-        if name in ("reshape", "squeeze", "expand_dims"):
-            return _same_axis(before.shape, after.shape, below)
-        return None
+            axis = below.axis if _holds(after.dtype, below.last(before.shape)) else None
+        elif name == "broadcast_in_dim":
+            axis = params["broadcast_dimensions"][below.axis]
+            axis = axis if after.shape[axis] == before.shape[below.axis] else None
+        elif name == "transpose":
+            axis = list(params["permutation"]).index(below.axis)
+        elif name in ("reshape", "squeeze", "expand_dims"):
+            axis = _same_axis(before.shape, after.shape, below.axis)
+        elif name not in SAME:
+            axis = None
+        return None if axis is None else Count(axis, below.first)
 
     def parts(self, indices: Any) -> list[Any]:
         """What is concatenated to indices along their last axis; nothing where they are made in another way."""
@@ -76,12 +90,25 @@ class Counting:
             return []
         return list(eqn.invars)
 
-    def _kept(self, axis: int | None, operand: Any, bound: Any, *, least: bool) -> int | None:
-        """The axis, where a bound leaves everything along it as it is."""
-        number = self._number(bound)
-        if axis is None or number is None:
+    def _with_number(self, eqn: Any) -> tuple[Any, Any]:
+        """The operands of an operation on two, the one that is a number last."""
+        left, right = eqn.invars
+        return (left, right) if self._number(right) is not None else (right, left)
+
+    def _shifted(self, operand: Any, by: Any) -> Count | None:
+        """What counts, from a later first number on."""
+        found, number = self.along(operand), self._number(by)
+        if found is None or number is None or number < 0 or number != int(number):
             return None
-        return axis if (number <= 0 if least else number >= operand.aval.shape[axis] - 1) else None
+        last = found.last(operand.aval.shape) + number
+        return Count(found.axis, found.first + int(number)) if _holds(operand.aval.dtype, int(last)) else None
+
+    def _kept(self, found: Count | None, operand: Any, bound: Any, *, least: bool) -> Count | None:
+        """What counts, where a bound leaves all of it as it is."""
+        number = self._number(bound)
+        if found is None or number is None:
+            return None
+        return found if (number <= found.first if least else number >= found.last(operand.aval.shape)) else None
 
     def _decided(self, atom: Any) -> int | None:
         """Which way a comparison of what counts with a number goes everywhere; None where it is not known."""
@@ -93,10 +120,10 @@ class Counting:
         eqn = self.producers.get(atom)
         if eqn is None or eqn.primitive.name not in ("lt", "ge"):
             return None
-        axis, number = self.axis(eqn.invars[0]), self._number(eqn.invars[1])
-        if axis is None or number is None:
+        found, number = self.along(eqn.invars[0]), self._number(eqn.invars[1])
+        if found is None or number is None:
             return None
-        is_less = True if eqn.invars[0].aval.shape[axis] - 1 < number else False if number <= 0 else None
+        is_less = True if found.last(eqn.invars[0].aval.shape) < number else False if number <= found.first else None
         return None if is_less is None else int(is_less == (eqn.primitive.name == "lt"))
 
     def _number(self, atom: Any) -> float | None:
@@ -109,14 +136,20 @@ class Counting:
         return self._number(eqn.invars[0])
 
 
-def _counted(values: np.ndarray) -> int | None:
+def _holds(dtype: Any, number: int) -> bool:
+    """Whether a type is of integers that go up to a number."""
+    return np.dtype(dtype).kind in "iu" and number <= np.iinfo(dtype).max
+
+
+def _counted(values: np.ndarray) -> Count | None:
     """The axis along which an array counts."""
-    if values.dtype.kind not in "iu":
+    if values.dtype.kind not in "iu" or not values.size:
         return None
+    first = int(values.flat[0])
     for axis, count in enumerate(values.shape):
-        counts = np.arange(count).reshape([-1 if k == axis else 1 for k in range(values.ndim)])
-        if count > 1 and np.array_equal(values, np.broadcast_to(counts, values.shape)):
-            return axis
+        counts: np.ndarray = first + np.arange(count).reshape([-1 if k == axis else 1 for k in range(values.ndim)])
+        if count > 1 and first >= 0 and np.array_equal(values, np.broadcast_to(counts, values.shape)):
+            return Count(axis, first)
     return None
 
 

@@ -25,6 +25,11 @@ COUNTING = {
     "labels": (lambda x, i: x[jnp.arange(ROWS), i], NUMBERS, PLACES),
     "labels of columns": (lambda x, i: x.T[i, jnp.arange(ROWS)], NUMBERS, PLACES),
     "the first rows": (lambda x, i: x[jnp.arange(4), i[:4]], NUMBERS, PLACES),
+    "from one on": (lambda x, i: x[jnp.arange(1, ROWS), i[1:]], NUMBERS, PLACES),
+    "from one on, by NumPy": (lambda x, i: x[np.arange(1, ROWS), i[1:]], NUMBERS, PLACES),
+    "bounded below the first": (lambda x, i: x[jnp.maximum(jnp.arange(2, 6), 2), i[:4]], NUMBERS, PLACES),
+    "another diagonal": (lambda x: jnp.diagonal(x, offset=3), SQUARE),
+    "a lower diagonal": (lambda x: jnp.diagonal(x, offset=-3), NUMBERS),
     "a grid": (lambda x, i: x[jnp.arange(ROWS)[:, None], i[None, :]], NUMBERS, PLACES),
     "windows": (lambda x, i: x.reshape(ROWS, 10, 30)[jnp.arange(ROWS), :, i % 30], NUMBERS, PLACES),
     "three axes": (
@@ -56,11 +61,23 @@ COUNTING = {
 }
 
 OTHERS = {
-    "from one on": (lambda x, i: x[jnp.arange(1, ROWS), i[1:]], NUMBERS, PLACES),
+    "beyond from one on": (
+        lambda x, i: x.at[jnp.arange(3, ROWS + 3), i].get(mode="fill", fill_value=5.0),
+        NUMBERS,
+        PLACES,
+    ),
+    "set from one on": (lambda x, i: x.at[jnp.arange(1, ROWS), i[1:]].set(1.0), NUMBERS, PLACES),
+    "from the end": (lambda x, i: x[jnp.arange(-4, 0), i[:4]], NUMBERS, PLACES),
+    "bounded in between": (lambda x, i: x[jnp.maximum(jnp.arange(2, 6), 3), i[:4]], NUMBERS, PLACES),
     "backwards": (lambda x, i: x[jnp.arange(ROWS)[::-1], i], NUMBERS, PLACES),
     "every second": (lambda x, i: x[jnp.arange(0, ROWS, 2), i[::2]], NUMBERS, PLACES),
     "again and again": (lambda x, i: x[jnp.arange(ROWS) % 3, i], NUMBERS, PLACES),
     "wrapped": (lambda x, i: x.T[jnp.arange(COLUMNS).astype(jnp.uint8), jnp.zeros(COLUMNS, int)], NUMBERS, PLACES),
+    "counted in 8 bits": (
+        lambda x, i: x.T[jax.lax.iota(jnp.uint8, COLUMNS), jnp.zeros(COLUMNS, int)],
+        NUMBERS,
+        PLACES,
+    ),
     "beyond the last": (
         lambda x: x.at[jnp.arange(9), jnp.arange(9)].get(mode="fill", fill_value=5.0),
         SQUARE,
