@@ -15,51 +15,110 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
-from exla.ir.primitives import CHEAP, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
-from exla.ir.products import is_exact, is_vectors
+from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
+from exla.ir.products import is_exact, is_outer, is_vectors
 from exla.ir.program import Program, variables
 from exla.ir.storing import Storing
 
-WINDOWED = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or"})
 WARP = 32
 """Threads of a GPU that reduce a row together."""
 REPEATED = named("broadcast_in_dim iota convert_element_type slice transpose rev reshape squeeze expand_dims")
 """What is computed again for every place that it is broadcast to; the rest is stored before."""
-STORED_ONCE = TRANSCENDENTAL | named("sqrt pad concatenate")
+STORED_ONCE = TRANSCENDENTAL | named("sqrt pad concatenate stack")
 """Fusible primitives that no two fusions compute each for itself: they are expensive, or put values together."""
-MOST_TIMES = 16
-"""Places in which a value is computed; what associative scans interleave would be computed in exponentially many."""
+FUSED = FUSIBLE | {"stack", "split"}
+JOINED = named("concatenate stack pad")
+"""What XLA:CPU computes in one place of one fusion only (`ElementalIrEmitter::OpInvalidatesCache`)."""
+JOINING = named("concatenate stack pad gather")
+"""What makes a larger value of its operands and reads each of their elements once."""
+EXPENSIVE = TRANSCENDENTAL | REDUCERS | named("sqrt div gather")
+"""What XLA:CPU computes in one place only, `_is_expensive`."""
+MOST_TIMES = 15
+"""Places in a fusion in which a value is computed; what associative scans interleave would be in exponentially many.
+
+Source: `FusionNodeIndexingEvaluation` in XLA.
+"""
 BARRIER = "optimization_barrier"
 """What is behind it is not fused with what is before: its operand is stored."""
 MANY = -1
 
-Roots = Mapping[Any, tuple[Any, ...]]
-"""Variable -> the stored values that it is read from; itself where it is stored."""
+Places = Mapping[int, Mapping[int, int]]
+"""Fusion -> the equations in it that read a value elsewhere than they are computed themselves -> how often."""
 
 
-def roots(program: Program, storing: Storing) -> Roots:
-    """Which stored values each variable of a program is read from."""
-    found: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}
-    outputs = set(variables(program.outvars))
-    recomputes = storing.fused and storing.recomputes
-    virtual = _computed_by_readers(program, storing, outputs) if recomputes else None
-    for eqn in program.eqns:
+@dataclass(frozen=True)
+class Fused:
+    """What a program's fusions store and read.
+
+    Attributes:
+      stored: the values that equations store.
+      reads: per equation, the stored values and inputs that what it computes is read from.
+      outputs: the stored values behind the outputs.
+    """
+
+    stored: Set[Any]
+    reads: Sequence[tuple[Any, ...]]
+    outputs: tuple[Any, ...]
+
+
+def fused(program: Program, storing: Storing) -> Fused:
+    """Which values of a program are stored, and which of them each equation reads."""
+    outputs = variables(program.outvars)
+    plan = _plan(program, storing, set(outputs))
+    stored = set[Any]()
+    direct: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}  # for readers that want a value stored
+    through = dict(direct)  # for those that compute it themselves where they can
+    reads = []
+    for position, eqn in enumerate(program.eqns):
+        read = _behind(eqn, through if position in plan.taking else direct)
+        reads.append(read)
         for var in eqn.outvars:
             if _compat.is_drop(var):
                 continue
-            if virtual is not None:
-                is_stored = var not in virtual
+            if var not in plan.virtual:
+                stored.add(var)
+                direct[var] = (var,)
+                through[var] = read if var in plan.copied else (var,)
+            elif position in plan.views:
+                direct[var], through[var] = _behind(eqn, direct), _behind(eqn, through)
             else:
-                is_stored = var in outputs or not (storing.fused and _is_virtual(program, eqn, var, storing.window))
-            if is_stored:
-                found[var] = (var,)
-            else:
-                found[var] = tuple(dict.fromkeys(r for v in variables(eqn.invars) for r in found[v]))
-    return found
+                direct[var] = through[var] = read
+    return Fused(stored, reads, tuple(dict.fromkeys(r for v in outputs for r in direct[v])))
+
+
+def _behind(eqn: Any, source: Mapping[Any, tuple[Any, ...]]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(r for v in variables(eqn.invars) for r in source[v]))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which values are never stored, which are and are computed again all the same, and which equations do that."""
+
+    virtual: Set[Any]
+    copied: Set[Any] = frozenset()
+    taking: Set[int] = frozenset()
+    views: Set[int] = frozenset()
+
+
+def _plan(program: Program, storing: Storing, outputs: set[Any]) -> _Plan:
+    if storing.fused and (storing.recomputes or storing.copies):
+        return _computed_by_readers(program, storing, outputs)
+    return _Plan(
+        {
+            var
+            for eqn in program.eqns
+            for var in eqn.outvars
+            if not _compat.is_drop(var)
+            and var not in outputs
+            and storing.fused
+            and _is_virtual(program, eqn, var, storing.window)
+        }
+    )
 
 
 def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> bool:
@@ -86,45 +145,82 @@ def _reduces(eqn: Any, window: int | None) -> bool:
     return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
 
-def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) -> set[Any]:
+def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) -> _Plan:
     """The values that are never stored by a compiler that computes values again, readers before what they read."""
-    virtual = set[Any]()
-    homes: dict[Any, int] = {}  # value -> the one fusion that computes it, or MANY
-    times: dict[Any, int] = {}  # value -> in how many places it is computed
-    barred = set[Any]()  # values with a reader that wants them stored
+    virtual, copied = set[Any](), set[Any]()
+    taking, views = set[int](), set[int]()
+    places: dict[Any, Places] = {}
+    taken = set[Any]()  # values with a reader that computes them
+    barred = set(outputs)  # values with a reader that wants them stored
+    reused = set[Any]()  # values that a reader would compute once for every place that they are broadcast to
     for position in range(len(program.eqns) - 1, -1, -1):
         eqn = program.eqns[position]
-        home = position
-        if len(eqn.outvars) == 1:
-            var = eqn.outvars[0]
-            if homes.get(var) == MANY and times[var] > MOST_TIMES:
-                barred.add(var)
-            if (
-                var not in outputs
-                and var not in barred
-                and _is_repeatable(program, eqn, homes.get(var, position), storing)
-            ):
-                virtual.add(var)
-                home = homes.get(var, position)
-        is_view = eqn.primitive.name in VIEWS
-        takes = eqn.outvars[0] in virtual and eqn.primitive.name != BARRIER if is_view else _takes(eqn, storing)
+        name = eqn.primitive.name
+        made = [v for v in eqn.outvars if v in places or v in outputs]
+        is_view = name in VIEWS or (name == "transpose" and storing.copies and _is_folded(program, made, outputs))
+        found = _united([places[v] for v in made if v in places])
+        is_virtual = is_copied = False
+        if made and (len(eqn.outvars) == 1 or name == "split"):
+            home = MANY if len(found) > 1 else next(iter(found), position)
+            is_cheap = _is_repeatable(program, eqn, home, not reused.isdisjoint(made), storing)
+            most = 1 if storing.copies and name in JOINED else MOST_TIMES
+            is_often = any(sum(inside.values()) > most for inside in found.values())
+            is_virtual = is_cheap and not is_often and barred.isdisjoint(made)
+            is_copied = storing.copies and is_cheap and not is_virtual and not is_often and _is_copied(program, eqn)
+            is_copied = is_copied and not taken.isdisjoint(made)
+        if is_virtual:
+            virtual.update(made)
+        elif is_copied:
+            copied.update(made)
+            found = {**found, position: {position: 1}}
+        else:
+            found = {position: {position: 1}}
+        takes = is_virtual and name != BARRIER if is_view else _takes(eqn, storing)
+        if takes:
+            taking.add(position)
         for operand in variables(eqn.invars):
-            known = homes.get(operand, home)
-            homes[operand] = home if known == home else MANY
-            times[operand] = times.get(operand, 0) + (times.get(eqn.outvars[0], 1) if eqn.outvars[0] in virtual else 1)
+            inside = found if name in ELEMENTWISE and not _is_broadcast(eqn, operand) else _moved(found, position)
+            places[operand] = _united([places[operand], inside]) if operand in places else inside
             if not takes or (storing.joins and _is_gathered(program, operand, eqn)):
                 barred.add(operand)
+                continue
+            taken.add(operand)
+            if storing.copies:
+                if (is_virtual or is_copied) and not reused.isdisjoint(made) or _is_broadcast(eqn, operand):
+                    reused.add(operand)
             elif not is_view and (repeated := _repeated(program, operand, eqn)) is not None:
                 barred.add(repeated)
-        if is_view and eqn.outvars[0] not in outputs:
-            virtual.add(eqn.outvars[0])
-    return virtual
+        if is_view:
+            views.add(position)
+            virtual.update(v for v in eqn.outvars if v not in outputs)
+    return _Plan(virtual, copied, taking, views)
 
 
-def _is_repeatable(program: Program, eqn: Any, home: int, storing: Storing) -> bool:
-    """Whether a value is computed by what reads it."""
+def _united(several: Sequence[Places]) -> Places:
+    if len(several) == 1:
+        return several[0]
+    made: dict[int, dict[int, int]] = {}
+    for places in several:
+        for home, inside in places.items():
+            made[home] = {**made[home], **inside} if home in made else inside
+    return made
+
+
+def _moved(places: Places, position: int) -> Places:
+    """Where the operands are computed of an equation that reads them elsewhere than it is computed itself."""
+    return {home: {position: sum(inside.values())} for home, inside in places.items()}
+
+
+def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, storing: Storing) -> bool:
+    """Whether a value is computed by what reads it, in the one fusion at `home` or in many."""
     name = eqn.primitive.name
-    if name in FUSIBLE:
+    if storing.copies:
+        if not _takes(eqn, storing):
+            return False
+        if name in JOINED:
+            return home != MANY
+        return (home != MANY and not is_reused) or not _is_expensive(eqn)
+    if name in FUSED:
         return home != MANY or name not in STORED_ONCE
     if name == "dot_general":
         return home != MANY and (_is_joined(program, eqn, home) if storing.joins else is_sum(eqn))
@@ -136,13 +232,56 @@ def _is_repeatable(program: Program, eqn: Any, home: int, storing: Storing) -> b
 def _takes(eqn: Any, storing: Storing) -> bool:
     """Whether an equation computes its operands itself."""
     name = eqn.primitive.name
-    if name in FUSIBLE or name in REDUCERS:
+    if storing.copies:
+        return name in FUSED or name == "gather" or is_outer(eqn) or _reduces(eqn, storing.window)
+    if name in FUSED or name in REDUCERS:
         return True
     if name == "dot_general":
         if storing.joins:
             return not _is_complex(eqn)
         return is_sum(eqn)
     return storing.gathers and name in SCATTERS
+
+
+def _is_expensive(eqn: Any) -> bool:
+    """Whether XLA computes a value in one place only.
+
+    Source: `InstructionFusion::IsExpensive` in XLA's `instruction_fusion.cc`.
+    """
+    name = eqn.primitive.name
+    if name in ("sin", "cos", "tan"):
+        return getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c"
+    if name == "div":  # by what is broadcast: multiplied by its inverse
+        return _size(eqn.invars[1]) == _size(eqn.outvars[0])
+    return name in EXPENSIVE
+
+
+def _is_copied(program: Program, eqn: Any) -> bool:
+    """Whether a value that one reader wants stored is computed again by the others: it reads no more than it makes.
+
+    Source: `InstructionFusion::ComputeGloballyUnfusible`.
+    """
+    size = _size(eqn.outvars[0])
+    sizes = [_size(v) for v in variables(eqn.invars) if not _is_spread(program, v)]
+    return sum(n >= size for n in sizes) <= 1 or sum(sizes) <= size
+
+
+def _is_spread(program: Program, var: Any) -> bool:
+    at = program.producers.get(var)
+    return at is not None and program.eqns[at].primitive.name in ("broadcast_in_dim", "iota")
+
+
+def _is_broadcast(eqn: Any, var: Any) -> bool:
+    return eqn.primitive.name not in JOINING and any(_size(out) > _size(var) for out in eqn.outvars)
+
+
+def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any]) -> bool:
+    """Whether XLA:CPU multiplies what is transposed as it lies: all readers are products of matrices, or fuse it."""
+    users = [program.eqns[i] for v in made for i, _ in program.consumers.get(v, ())]
+    dots = [u for u in users if u.primitive.name == "dot_general"]
+    if not dots or not outputs.isdisjoint(made) or any(u.primitive.name not in FUSED for u in users if u not in dots):
+        return False
+    return not any(is_vectors(dot) for dot in dots)
 
 
 def _is_joined(program: Program, eqn: Any, home: int) -> bool:

@@ -36,8 +36,11 @@ class Storing:
     Attributes:
       fused: whether element-wise chains are assumed to be fused.
       window: indices of an axis that are reduced without storing what is reduced; None = any number.
-      packs: whether a matrix product packs its operands, and transposes those before that lie in another order.
+      threads: of the libraries of XLA:CPU, to which what they allocate is added; 0 where there are none.
       recomputes: whether element-wise values are computed again for every fusion that reads them, whatever they cost.
+      copies: whether what is cheap is computed again by each reader that can, though another has it stored, and what is
+        not is stored where two read it (XLA's `InstructionFusion`).
+      breadth_first: whether everything runs in the order in which it could, whatever is stored for that.
       gathers: whether gathers are computed by their readers too, and scatters compute their updates.
       joins: whether matrix products compute their operands, and are computed by the one fusion that reads them.
       narrow: whether what only products read is stored as bfloat16, in which they are computed.
@@ -48,8 +51,10 @@ class Storing:
 
     fused: bool = True
     window: int | None = LONGEST_FUSED_REDUCTION
-    packs: bool = False
+    threads: int = 0
     recomputes: bool = False
+    copies: bool = False
+    breadth_first: bool = False
     gathers: bool = False
     joins: bool = False
     narrow: bool = False

@@ -64,7 +64,9 @@ def storing_of(machine: Machine, fused: bool = True, on_chip: bool = True) -> St
         return Storing(
             fused=fused, window=None, recomputes=True, joins=True, narrow=True, tiled=True, chip_bytes=chip_bytes
         )
-    return Storing(fused=fused, window=machine.longest_fused_reduction, packs=machine.product_passes > 1)
+    return Storing(
+        fused=fused, window=machine.longest_fused_reduction, threads=machine.threads, copies=True, breadth_first=True
+    )
 
 
 def work_of(program: Program, machine: Machine | None = None) -> Work:

@@ -28,11 +28,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-DEPTH = 832
-"""Contracted indices that Eigen packs at once: two blocks."""
-WALK = 4
-SHORT = 256
-LANES = 64
+from exla.ir.scratch import product_bytes, sort_bytes, transform_bytes
 
 _SHAPE = re.compile(r"\b(pred|token|bf16|[suf]\d+|f8\w*|c64|c128)\[([\d,]*)\]")
 _ITEM_BYTES = {"pred": 1, "token": 0, "c64": 8, "c128": 16, "bf16": 2}
@@ -151,13 +147,9 @@ def _dot(instruction: Instruction, threads: int) -> int:
     batch = math.prod(left[d] for d in batches)
     rows = math.prod(left) // max(depth * batch, 1)
     columns = math.prod(right) // max(depth * batch, 1)
-    if min(rows, columns) <= 1:
-        return 0  # a matrix times a vector is compiled, not called
-    packed = batch * (min(rows, 8 * columns) + columns) * min(depth, DEPTH) * _item_bytes(kind)
-    if batch > 1:
-        return WALK * packed
-    by_task = depth <= SHORT and rows < 8 * columns and columns < 8 * rows
-    return packed * (WALK * threads if by_task else 1)
+    return product_bytes(
+        batch=batch, rows=rows, columns=columns, depth=depth, item_bytes=_item_bytes(kind), threads=threads
+    )
 
 
 def _convolution(instruction: Instruction, threads: int) -> int:
@@ -176,14 +168,14 @@ def _convolution(instruction: Instruction, threads: int) -> int:
 
 def _sort(instruction: Instruction, threads: int) -> int:
     (axis,) = _numbers(instruction.text, "dimensions") or (0,)
-    return 16 * len(instruction.results) * _extent(instruction.results[0], axis)
+    return sort_bytes(length=_extent(instruction.results[0], axis), operands=len(instruction.results))
 
 
 def _fft(instruction: Instruction, threads: int) -> int:
     kind, dims = max((*instruction.results, *instruction.operands), key=_bytes)
     length = max(_numbers(instruction.text, "fft_length"), default=1)
-    lines = min(math.prod(dims) // max(length, 1), LANES * threads)
-    return lines * length * max(_item_bytes(kind), 8)
+    rows = math.prod(dims) // max(length, 1)
+    return transform_bytes(rows=rows, length=length, item_bytes=_item_bytes(kind), threads=threads)
 
 
 def _custom_call(instruction: Instruction, threads: int) -> int:

@@ -1,0 +1,105 @@
+"""What an operation stores beside its results while it is computed, by compiler.
+
+XLA:CPU hands matrix products, sorts and Fourier transforms to libraries that allocate (`exla.ir.scratch`), reduces long
+axes in passes by windows, and sums cumulatively in two. XLA:GPU lengthens the operands of products that it cuts, and
+TPUs compute a product in more than default precision as a sum of several.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from exla import _compat
+from exla.ir.primitives import CUMULATIVE, FUSIBLE, VIEWS, WINDOWED
+from exla.ir.products import axes_of, is_exact, is_ordered, is_outer
+from exla.ir.program import Program, value_bytes, variables
+from exla.ir.scratch import product_bytes, sort_bytes, transform_bytes
+from exla.ir.split_products import padded_depth
+from exla.ir.storing import Storing
+
+PARTS = 3
+"""Results that TPUs store of a product in more than default precision, which is a sum of products of bfloat16."""
+INDEX_BYTES = 4
+ROUNDS = 4
+"""Values of their size that XLA:CPU stores to draw random bits: two, in a loop that copies both."""
+SUMMED = 16
+"""Indices that XLA:CPU sums cumulatively at once (its ReduceWindowRewriter's window)."""
+
+
+def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Storing) -> int:
+    """Bytes that an equation stores beside its results, of which `made` says how many bytes they take."""
+    name = eqn.primitive.name
+    if storing.threads:
+        return _in_passes(program, eqn, storing)
+    if name != "dot_general":
+        return 0
+    if storing.joins:
+        return (PARTS - 1) * sum(made.values()) if is_exact(eqn) else 0
+    if not padded_depth(eqn, storing.cutting):
+        return 0
+    return sum(value_bytes(v) for v in variables(eqn.invars) if not _is_made_longer(program, v))
+
+
+def library_bytes(eqn: Any, threads: int) -> int:
+    """Bytes that a library of so many threads allocates to compute an equation; the compiler assigns none of them."""
+    name = eqn.primitive.name
+    if name == "dot_general":
+        return 0 if is_outer(eqn) else _packed_bytes(eqn, threads)
+    if name == "sort":
+        length = eqn.invars[0].aval.shape[eqn.params["dimension"]]
+        return sort_bytes(length=length, operands=len(eqn.invars))
+    if name == "fft":
+        largest = max((*eqn.invars, *eqn.outvars), key=value_bytes).aval
+        length = max(eqn.params["fft_lengths"], default=1)
+        rows = math.prod(largest.shape) // max(length, 1)
+        return transform_bytes(rows=rows, length=length, item_bytes=_compat.item_bytes(largest.dtype), threads=threads)
+    return INDEX_BYTES * eqn.invars[0].aval.shape[-1] if name == "top_k" else 0
+
+
+def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
+    """What XLA:CPU copies to compute an equation, and the results of the first pass over an axis that is long."""
+    name, window = eqn.primitive.name, storing.window
+    if name == "dot_general":
+        return 0 if is_outer(eqn) else _copied_bytes(eqn)
+    if name == "random_bits":
+        return (ROUNDS - 1) * value_bytes(eqn.outvars[0])
+    if window is None or name not in WINDOWED | CUMULATIVE:
+        return 0
+    operand = eqn.invars[0]
+    shape = operand.aval.shape
+    if name in CUMULATIVE:
+        length = shape[eqn.params["axis"]]
+        is_padded = length % SUMMED > 0 and operand not in program.producers
+        return (1 + is_padded) * value_bytes(operand) if length > SUMMED else 0
+    axes = eqn.params["axes"]
+    if all(shape[axis] <= window for axis in axes):
+        return 0
+    windows = math.prod(-(-n // window) if axis in axes else n for axis, n in enumerate(shape))
+    return windows * _compat.item_bytes(operand.aval.dtype)
+
+
+def _copied_bytes(eqn: Any) -> int:
+    """Operands whose axes lie in no order in which the library multiplies them."""
+    return sum(value_bytes(v) for side, v in enumerate(eqn.invars) if not is_ordered(eqn, side))
+
+
+def _packed_bytes(eqn: Any, threads: int) -> int:
+    (batched, _, left), (_, contracted, right) = axes_of(eqn, 0), axes_of(eqn, 1)
+    shapes = [v.aval.shape for v in eqn.invars]
+    return product_bytes(
+        batch=math.prod(shapes[0][k] for k in batched),
+        rows=math.prod(shapes[0][k] for k in left),
+        columns=math.prod(shapes[1][k] for k in right),
+        depth=math.prod(shapes[1][k] for k in contracted),
+        item_bytes=_compat.item_bytes(eqn.invars[0].aval.dtype),
+        threads=threads,
+    )
+
+
+def _is_made_longer(program: Program, var: Any) -> bool:
+    """Whether an operand is padded as it is computed, so that no copy of it is made for that."""
+    position = program.producers.get(var)
+    while position is not None and program.eqns[position].primitive.name in VIEWS:
+        position = program.producers.get(program.eqns[position].invars[0])
+    return position is not None and program.eqns[position].primitive.name in FUSIBLE
