@@ -47,8 +47,9 @@ BARRIER = "optimization_barrier"
 """What is behind it is not fused with what is before: its operand is stored."""
 MANY = -1
 
-Places = Mapping[int, Mapping[int, int]]
-"""Fusion -> the equations in it that read a value elsewhere than they are computed themselves -> how often."""
+Places = Mapping[int, int]
+"""The equations that read a value elsewhere than they are computed themselves, and how often: a key for each fusion and
+equation in it, `fusion * count + equation`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,10 @@ def fused(program: Program, storing: Storing) -> Fused:
 
 
 def _behind(eqn: Any, source: Mapping[Any, tuple[Any, ...]]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(r for v in variables(eqn.invars) for r in source[v]))
+    operands = variables(eqn.invars)
+    if len(operands) == 1:
+        return source[operands[0]]
+    return tuple(dict.fromkeys(r for v in operands for r in source[v]))
 
 
 @dataclass(frozen=True)
@@ -147,46 +151,54 @@ def _reduces(eqn: Any, window: int | None) -> bool:
 
 def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) -> _Plan:
     """The values that are never stored by a compiler that computes values again, readers before what they read."""
+    copies, count = storing.copies, len(program.eqns)
     virtual, copied = set[Any](), set[Any]()
     taking, views = set[int](), set[int]()
     places: dict[Any, Places] = {}
     taken = set[Any]()  # values with a reader that computes them
     barred = set(outputs)  # values with a reader that wants them stored
     reused = set[Any]()  # values that a reader would compute once for every place that they are broadcast to
-    for position in range(len(program.eqns) - 1, -1, -1):
+    for position in range(count - 1, -1, -1):
         eqn = program.eqns[position]
         name = eqn.primitive.name
         made = [v for v in eqn.outvars if v in places or v in outputs]
-        is_view = name in VIEWS or (name == "transpose" and storing.copies and _is_folded(program, made, outputs))
         found = _united([places[v] for v in made if v in places])
+        can_take = _takes(eqn, storing)
+        is_view = name in VIEWS or (copies and name == "transpose" and _is_folded(program, made, outputs))
+        is_reused = copies and any(v in reused for v in made)
         is_virtual = is_copied = False
-        if made and (len(eqn.outvars) == 1 or name == "split"):
-            home = MANY if len(found) > 1 else next(iter(found), position)
-            is_cheap = _is_repeatable(program, eqn, home, not reused.isdisjoint(made), storing)
-            most = 1 if storing.copies and name in JOINED else MOST_TIMES
-            is_often = any(sum(inside.values()) > most for inside in found.values())
-            is_virtual = is_cheap and not is_often and barred.isdisjoint(made)
-            is_copied = storing.copies and is_cheap and not is_virtual and not is_often and _is_copied(program, eqn)
-            is_copied = is_copied and not taken.isdisjoint(made)
+        if (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
+            times = _times(found, count)
+            home = MANY if len(times) > 1 else next(iter(times), position)
+            most = 1 if copies and name in JOINED else MOST_TIMES
+            if max(times.values(), default=0) <= most and _is_repeatable(program, eqn, home, is_reused, storing):
+                is_virtual = not any(v in barred for v in made)
+                is_copied = copies and not is_virtual and any(v in taken for v in made) and _is_copied(program, eqn)
         if is_virtual:
             virtual.update(made)
         elif is_copied:
             copied.update(made)
-            found = {**found, position: {position: 1}}
+            found = {**found, position * count + position: 1}
         else:
-            found = {position: {position: 1}}
-        takes = is_virtual and name != BARRIER if is_view else _takes(eqn, storing)
+            found = {position * count + position: 1}
+        takes = is_virtual and name != BARRIER if is_view else can_take
         if takes:
             taking.add(position)
+        is_carried = is_reused and (is_virtual or is_copied)
+        moved = None if takes and name in ELEMENTWISE else _moved(found, position, count)
         for operand in variables(eqn.invars):
-            inside = found if name in ELEMENTWISE and not _is_broadcast(eqn, operand) else _moved(found, position)
-            places[operand] = _united([places[operand], inside]) if operand in places else inside
+            is_spread = takes and _is_broadcast(eqn, operand)
+            if is_spread and moved is None:
+                moved = _moved(found, position, count)
+            inside = found if moved is None or (name in ELEMENTWISE and not is_spread) else moved
+            known = places.get(operand, inside)
+            places[operand] = inside if known == inside else {**known, **inside}
             if not takes or (storing.joins and _is_gathered(program, operand, eqn)):
                 barred.add(operand)
                 continue
             taken.add(operand)
-            if storing.copies:
-                if (is_virtual or is_copied) and not reused.isdisjoint(made) or _is_broadcast(eqn, operand):
+            if copies:
+                if is_carried or (is_spread and name not in JOINING):
                     reused.add(operand)
             elif not is_view and (repeated := _repeated(program, operand, eqn)) is not None:
                 barred.add(repeated)
@@ -197,26 +209,28 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
 
 
 def _united(several: Sequence[Places]) -> Places:
-    if len(several) == 1:
-        return several[0]
-    made: dict[int, dict[int, int]] = {}
-    for places in several:
-        for home, inside in places.items():
-            made[home] = {**made[home], **inside} if home in made else inside
-    return made
+    return several[0] if len(several) == 1 else {place: n for places in several for place, n in places.items()}
 
 
-def _moved(places: Places, position: int) -> Places:
+def _times(places: Places, count: int) -> Mapping[int, int]:
+    """Fusion -> how often it computes a value, of which `places` says where."""
+    if len(places) == 1:
+        return {place // count: n for place, n in places.items()}
+    found: dict[int, int] = {}
+    for place, n in places.items():
+        found[place // count] = found.get(place // count, 0) + n
+    return found
+
+
+def _moved(places: Places, position: int, count: int) -> Places:
     """Where the operands are computed of an equation that reads them elsewhere than it is computed itself."""
-    return {home: {position: sum(inside.values())} for home, inside in places.items()}
+    return {home * count + position: n for home, n in _times(places, count).items()}
 
 
 def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, storing: Storing) -> bool:
     """Whether a value is computed by what reads it, in the one fusion at `home` or in many."""
     name = eqn.primitive.name
     if storing.copies:
-        if not _takes(eqn, storing):
-            return False
         if name in JOINED:
             return home != MANY
         return (home != MANY and not is_reused) or not _is_expensive(eqn)
@@ -272,7 +286,11 @@ def _is_spread(program: Program, var: Any) -> bool:
 
 
 def _is_broadcast(eqn: Any, var: Any) -> bool:
-    return eqn.primitive.name not in JOINING and any(_size(out) > _size(var) for out in eqn.outvars)
+    """Whether an equation makes more elements than an operand has."""
+    shape = var.aval.shape
+    if eqn.outvars[0].aval.shape == shape:
+        return False
+    return any(out.aval.shape != shape and math.prod(out.aval.shape) > math.prod(shape) for out in eqn.outvars)
 
 
 def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any]) -> bool:

@@ -25,10 +25,13 @@ from exla._compat import Literal
 from exla.ir.beside import beside_bytes, library_bytes
 from exla.ir.fusing import Fused, fused
 from exla.ir.ordering import order_of
-from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
+from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
 from exla.ir.program import Program, body_program, value_bytes, variables
 from exla.ir.split_products import padded_depth
 from exla.ir.storing import Storing, stored_bytes
+
+SIMPLE = (FUSIBLE - VIEWS) | REDUCERS | SCATTERS | named("dot_general gather")
+"""Primitives that run no programs of their own, or none that stores anything."""
 
 Path = tuple[tuple[int, int], ...]
 """(position, which of its bodies) of each equation around a program."""
@@ -129,9 +132,12 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
     waiting = {v: value_bytes(v) for v in outputs if v in fusions.stored} if is_whole else {}
     whens = _whens(program, order, waiting) if waiting else {}
     waiting_bytes = sum(waiting.values())
+    ends: list[list[Any]] = [[] for _ in range(len(order) + 1)]
+    for v, when in last.items():
+        ends[when].append(v)
     for when, i in enumerate(order):
         eqn = program.eqns[i]
-        dying = [v for v in live if last.get(v, when) <= when]
+        dying = [v for v in ends[when] if v in live]
         inner = _inner_peak(eqn, i, storing)
         made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if v in fusions.stored}
         if storing.fused and eqn.primitive.name in IN_PLACE:
@@ -175,10 +181,12 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
 def _last_readers(program: Program, fusions: Fused, order: Sequence[int], storing: Storing) -> dict[Any, int]:
     """When each stored value is read last, as a place in the order."""
     last: dict[Any, int] = {}
+    made: dict[Any, int] = {}
     for when, i in enumerate(order):
-        read = fusions.reads[i]
-        if storing.recomputes and program.eqns[i].primitive.name in REDUCERS:  # run as soon as what they read is there
-            at = max((program.producers.get(root, -1) for root in read), default=-1)
+        eqn, read = program.eqns[i], fusions.reads[i]
+        made.update((v, when) for v in eqn.outvars)
+        if storing.recomputes and eqn.primitive.name in REDUCERS:  # run as soon as what they read is there
+            at = max((made.get(root, 0) for root in read), default=0)
             last.update((root, max(last.get(root, at), at)) for root in read)
         else:
             last.update((root, when) for root in read)
@@ -263,7 +271,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         held = _below(position, 0, body)
         return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
-    if eqn.primitive.name in REDUCERS | SCATTERS:
+    if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
     jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)

@@ -11,29 +11,32 @@ Source: `BFScheduler` in XLA's `hlo_memory_scheduler.cc`.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from exla.ir.fusing import Fused
-from exla.ir.primitives import WINDOWED
+from exla.ir.primitives import FUSIBLE, WINDOWED
 from exla.ir.program import Program
 from exla.ir.storing import Storing
 
+PASSING = FUSIBLE - {"exla_unless"}
+"""Primitives for which nothing is stored but their results."""
+
 
 def order_of(program: Program, fusions: Fused, storing: Storing) -> Sequence[int]:
-    """The positions of a program's equations in the order in which they are computed."""
-    eqns = program.eqns
+    """The positions of the equations for which something is stored, in the order in which they are computed."""
+    eqns, producers = program.eqns, program.producers
+    computed = [i for i, eqn in enumerate(eqns) if _is_computed(eqn, fusions)]
     if not storing.breadth_first:
-        return range(len(eqns))
-    pending = [0] * len(eqns)
-    readers: list[list[int]] = [[] for _ in eqns]
-    for i, read in enumerate(fusions.reads):
-        for source in {program.producers[root] for root in read if root in program.producers}:
+        return computed
+    pending = dict.fromkeys(computed, 0)
+    readers: dict[int, list[int]] = {i: [] for i in computed}
+    for i in computed:
+        for source in {producers[root] for root in fusions.reads[i] if root in producers}:
             readers[source].append(i)
             pending[i] += 1
-    ready = deque((i, _passes(eqn, storing)) for i, eqn in enumerate(eqns) if not pending[i])
+    ready = deque((i, _passes(eqns[i], storing)) for i in computed if not pending[i])
     begun = set[int]()
     order = []
     while ready:
@@ -51,10 +54,18 @@ def order_of(program: Program, fusions: Fused, storing: Storing) -> Sequence[int
     return order
 
 
+def _is_computed(eqn: Any, fusions: Fused) -> bool:
+    """Whether something is stored for an equation, be it inside a program of its own."""
+    return eqn.primitive.name not in PASSING or any(v in fusions.stored for v in eqn.outvars)
+
+
 def _passes(eqn: Any, storing: Storing) -> int:
     """In how many passes, one after the other, an equation is computed."""
     window = storing.window
     if window is None or eqn.primitive.name not in WINDOWED:
         return 1
-    longest = max((eqn.invars[0].aval.shape[axis] for axis in eqn.params["axes"]), default=1)
-    return max(math.ceil(math.log(max(longest, 1), window)), 1)
+    shape, passes = eqn.invars[0].aval.shape, 1
+    longest = max((shape[axis] for axis in eqn.params["axes"]), default=1)
+    while longest > window:
+        longest, passes = -(-longest // window), passes + 1
+    return passes
