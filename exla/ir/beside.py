@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from exla import _compat
-from exla.ir.primitives import CUMULATIVE, FUSIBLE, VIEWS, WINDOWED
+from exla.ir.primitives import CUMULATIVE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import axes_of, is_exact, is_ordered, is_outer
 from exla.ir.program import Program, value_bytes, variables
 from exla.ir.scratch import product_bytes, sort_bytes, transform_bytes
@@ -20,7 +20,10 @@ from exla.ir.storing import Storing
 
 PARTS = 3
 """Results that TPUs store of a product in more than default precision, which is a sum of products of bfloat16."""
+IN_PASSES = WINDOWED | CUMULATIVE
 INDEX_BYTES = 4
+TURNING = VIEWS | {"transpose"}
+SPREADING = VIEWS | {"broadcast_in_dim"}
 ROUNDS = 4
 """Values of their size that XLA:CPU stores to draw random bits: two, in a loop that copies both."""
 SUMMED = 16
@@ -38,7 +41,8 @@ def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Stor
         return (PARTS - 1) * sum(made.values()) if is_exact(eqn) else 0
     if not padded_depth(eqn, storing.cutting):
         return 0
-    return sum(value_bytes(v) for v in variables(eqn.invars) if not _is_made_longer(program, v))
+    roots = {_root(program, v) for v in variables(eqn.invars)}
+    return sum(_lengthened_bytes(program, root, storing) for root in roots)
 
 
 def library_bytes(eqn: Any, threads: int) -> int:
@@ -64,7 +68,7 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
         return 0 if is_outer(eqn) else _copied_bytes(eqn)
     if name == "random_bits":
         return (ROUNDS - 1) * value_bytes(eqn.outvars[0])
-    if window is None or name not in WINDOWED | CUMULATIVE:
+    if window is None or name not in IN_PASSES:
         return 0
     operand = eqn.invars[0]
     shape = operand.aval.shape
@@ -97,9 +101,56 @@ def _packed_bytes(eqn: Any, threads: int) -> int:
     )
 
 
-def _is_made_longer(program: Program, var: Any) -> bool:
-    """Whether an operand is padded as it is computed, so that no copy of it is made for that."""
+def _root(program: Program, var: Any) -> Any:
+    """What a value is a view of, be it turned."""
     position = program.producers.get(var)
-    while position is not None and program.eqns[position].primitive.name in VIEWS:
-        position = program.producers.get(program.eqns[position].invars[0])
-    return position is not None and program.eqns[position].primitive.name in FUSIBLE
+    while position is not None and program.eqns[position].primitive.name in TURNING:
+        behind = variables(program.eqns[position].invars)
+        if not behind:
+            return var
+        var = behind[0]
+        position = program.producers.get(var)
+    return var
+
+
+def _lengthened_bytes(program: Program, var: Any, storing: Storing) -> int:
+    """Copies of an operand that XLA:GPU makes for the products that it cuts: for all that read it at once."""
+    position = program.producers.get(var)
+    is_fused = position is not None and program.eqns[position].primitive.name in FUSIBLE
+    if is_fused and not _is_normalised(program, position):
+        return 0  # written in its longer form at once
+    return len(_paddings(program, var, tuple(range(len(var.aval.shape))), storing)) * value_bytes(var)
+
+
+def _paddings(program: Program, var: Any, axes: tuple[int, ...], storing: Storing) -> set[tuple[int, int]]:
+    """The axes of a value that products lengthen, and to which length; `axes` are those of the value as it is seen."""
+    found = set[tuple[int, int]]()
+    for i, side in program.consumers.get(var, ()):
+        eqn = program.eqns[i]
+        if eqn.primitive.name == "transpose":
+            turned = tuple(axes[k] for k in eqn.params["permutation"])
+            found |= _paddings(program, eqn.outvars[0], turned, storing)
+        elif eqn.primitive.name in VIEWS:
+            seen = eqn.outvars[0].aval.shape
+            found |= _paddings(program, eqn.outvars[0], tuple(range(len(seen))), storing)
+        elif eqn.primitive.name == "dot_general" and (depth := padded_depth(eqn, storing.cutting)):
+            found.add((axes[eqn.params["dimension_numbers"][0][side][0]], depth))
+    return found
+
+
+def _is_normalised(program: Program, position: int) -> bool:
+    """Whether an equation relates values to a reduction of their rows: XLA:GPU has a kernel for it, which pads nothing.
+
+    Source: `SoftmaxRewriterTriton` in XLA.
+    """
+    eqn = program.eqns[position]
+    for var in variables(eqn.invars):
+        at = program.producers.get(var)
+        while at is not None and program.eqns[at].primitive.name in SPREADING and variables(program.eqns[at].invars):
+            at = program.producers.get(variables(program.eqns[at].invars)[0])
+        if at is not None and program.eqns[at].primitive.name in REDUCERS:
+            reduced = program.eqns[at]
+            last = len(reduced.invars[0].aval.shape) - 1
+            if tuple(reduced.params["axes"]) == (last,) and reduced.invars[0].aval.shape == eqn.outvars[0].aval.shape:
+                return True
+    return False

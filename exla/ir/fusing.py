@@ -3,13 +3,15 @@
 A *fusion* is a loop that computes one stored value from others, with everything in between computed as it goes. What
 lies in between differs (all of it is seen in what the compilers make of the zoo, `benchmarks.projection`):
 
-* XLA:CPU stores what is read by several loops, unless it is cheap.
+* XLA:CPU computes a cheap value again in every fusion that can, also where a reader wants it stored: a product, or a
+  reduction along a long axis. Expensive values that two fusions read are stored, and so is what would be computed once
+  for every place that it is broadcast to, or in too many places, or joined of several values in more than one.
 * XLA:GPU and TPUs' compiler compute an element-wise value again for every fusion that reads it, unless it is expensive
   or put together of several (`STORED_ONCE`). What is broadcast to more places is stored before.
 * XLA:GPU does the same with gathers, and with reductions that are too short for a kernel of their own.
 * TPUs compute a matrix product inside the one fusion that reads it, be it another product.
 
-`roots` says of every value which stored values it is read from.
+`fused` says which values are stored, and which of them every equation reads.
 """
 
 from __future__ import annotations
@@ -52,6 +54,9 @@ Places = Mapping[int, int]
 equation in it, `fusion * count + equation`."""
 
 
+NOWHERE: Places = {}
+
+
 @dataclass(frozen=True)
 class Fused:
     """What a program's fusions store and read.
@@ -76,7 +81,7 @@ def fused(program: Program, storing: Storing) -> Fused:
     through = dict(direct)  # for those that compute it themselves where they can
     reads = []
     for position, eqn in enumerate(program.eqns):
-        read = _behind(eqn, through if position in plan.taking else direct)
+        read = _behind(program.operands[position], through if position in plan.taking else direct)
         reads.append(read)
         for var in eqn.outvars:
             if _compat.is_drop(var):
@@ -86,14 +91,14 @@ def fused(program: Program, storing: Storing) -> Fused:
                 direct[var] = (var,)
                 through[var] = read if var in plan.copied else (var,)
             elif position in plan.views:
-                direct[var], through[var] = _behind(eqn, direct), _behind(eqn, through)
+                operands = program.operands[position]
+                direct[var], through[var] = _behind(operands, direct), _behind(operands, through)
             else:
                 direct[var] = through[var] = read
     return Fused(stored, reads, tuple(dict.fromkeys(r for v in outputs for r in direct[v])))
 
 
-def _behind(eqn: Any, source: Mapping[Any, tuple[Any, ...]]) -> tuple[Any, ...]:
-    operands = variables(eqn.invars)
+def _behind(operands: Sequence[Any], source: Mapping[Any, tuple[Any, ...]]) -> tuple[Any, ...]:
     if len(operands) == 1:
         return source[operands[0]]
     return tuple(dict.fromkeys(r for v in operands for r in source[v]))
@@ -126,7 +131,7 @@ def _plan(program: Program, storing: Storing, outputs: set[Any]) -> _Plan:
 
 
 def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> bool:
-    """Whether XLA:CPU will probably never store this value."""
+    """Whether a compiler of which nothing is known will probably never store this value."""
     name = eqn.primitive.name
     if name in VIEWS:
         return True
@@ -162,7 +167,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         eqn = program.eqns[position]
         name = eqn.primitive.name
         made = [v for v in eqn.outvars if v in places or v in outputs]
-        found = _united([places[v] for v in made if v in places])
+        found = places.get(made[0], NOWHERE) if len(made) == 1 else _united([places[v] for v in made if v in places])
         can_take = _takes(eqn, storing)
         is_view = name in VIEWS or (copies and name == "transpose" and _is_folded(program, made, outputs))
         is_reused = copies and any(v in reused for v in made)
@@ -186,7 +191,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
             taking.add(position)
         is_carried = is_reused and (is_virtual or is_copied)
         moved = None if takes and name in ELEMENTWISE else _moved(found, position, count)
-        for operand in variables(eqn.invars):
+        for operand in program.operands[position]:
             is_spread = takes and _is_broadcast(eqn, operand)
             if is_spread and moved is None:
                 moved = _moved(found, position, count)
@@ -209,7 +214,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
 
 
 def _united(several: Sequence[Places]) -> Places:
-    return several[0] if len(several) == 1 else {place: n for places in several for place, n in places.items()}
+    return {place: n for places in several for place, n in places.items()}
 
 
 def _times(places: Places, count: int) -> Mapping[int, int]:
@@ -224,6 +229,9 @@ def _times(places: Places, count: int) -> Mapping[int, int]:
 
 def _moved(places: Places, position: int, count: int) -> Places:
     """Where the operands are computed of an equation that reads them elsewhere than it is computed itself."""
+    if len(places) == 1:
+        ((place, n),) = places.items()
+        return {place - place % count + position: n}
     return {home * count + position: n for home, n in _times(places, count).items()}
 
 
@@ -234,7 +242,7 @@ def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, stori
         if name in JOINED:
             return home != MANY
         return (home != MANY and not is_reused) or not _is_expensive(eqn)
-    if name in FUSED:
+    if name in FUSED or is_outer(eqn):
         return home != MANY or name not in STORED_ONCE
     if name == "dot_general":
         return home != MANY and (_is_joined(program, eqn, home) if storing.joins else is_sum(eqn))
@@ -248,7 +256,7 @@ def _takes(eqn: Any, storing: Storing) -> bool:
     name = eqn.primitive.name
     if storing.copies:
         return name in FUSED or name == "gather" or is_outer(eqn) or _reduces(eqn, storing.window)
-    if name in FUSED or name in REDUCERS:
+    if name in FUSED or name in REDUCERS or is_outer(eqn):
         return True
     if name == "dot_general":
         if storing.joins:

@@ -25,11 +25,11 @@ PASSING = FUSIBLE - {"exla_unless"}
 
 
 def order_of(program: Program, fusions: Fused, storing: Storing) -> Sequence[int]:
-    """The positions of the equations for which something is stored, in the order in which they are computed."""
+    """The positions of the equations in the order in which they are computed, all for which something is stored."""
     eqns, producers = program.eqns, program.producers
-    computed = [i for i, eqn in enumerate(eqns) if _is_computed(eqn, fusions)]
     if not storing.breadth_first:
-        return computed
+        return range(len(eqns))
+    computed = [i for i, eqn in enumerate(eqns) if _is_computed(eqn, fusions)]
     pending = dict.fromkeys(computed, 0)
     readers: dict[int, list[int]] = {i: [] for i in computed}
     for i in computed:
