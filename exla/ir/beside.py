@@ -45,11 +45,12 @@ def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Stor
     return sum(_lengthened_bytes(program, root, storing) for root in roots)
 
 
-def library_bytes(eqn: Any, threads: int) -> int:
-    """Bytes that a library of so many threads allocates to compute an equation; the compiler assigns none of them."""
-    name = eqn.primitive.name
+def library_bytes(eqn: Any, storing: Storing) -> int:
+    """Bytes that a library allocates to compute an equation; the compiler assigns none of them."""
+    name, threads = eqn.primitive.name, storing.threads
     if name == "dot_general":
-        return 0 if is_outer(eqn) else _packed_bytes(eqn, threads)
+        packed = 0 if is_outer(eqn) else _packed_bytes(eqn, threads)
+        return min(packed, sum(map(value_bytes, eqn.invars))) if storing.packs_once else packed
     if name == "sort":
         length = eqn.invars[0].aval.shape[eqn.params["dimension"]]
         return sort_bytes(length=length, operands=len(eqn.invars))
@@ -116,9 +117,8 @@ def _root(program: Program, var: Any) -> Any:
 def _lengthened_bytes(program: Program, var: Any, storing: Storing) -> int:
     """Copies of an operand that XLA:GPU makes for the products that it cuts: for all that read it at once."""
     position = program.producers.get(var)
-    is_fused = position is not None and program.eqns[position].primitive.name in FUSIBLE
-    if is_fused and not _is_normalised(program, position):
-        return 0  # written in its longer form at once
+    if position is not None and _is_written_longer(program, position):
+        return 0
     return len(_paddings(program, var, tuple(range(len(var.aval.shape))), storing)) * value_bytes(var)
 
 
@@ -136,6 +136,11 @@ def _paddings(program: Program, var: Any, axes: tuple[int, ...], storing: Storin
         elif eqn.primitive.name == "dot_general" and (depth := padded_depth(eqn, storing.cutting)):
             found.add((axes[eqn.params["dimension_numbers"][0][side][0]], depth))
     return found
+
+
+def _is_written_longer(program: Program, position: int) -> bool:
+    """Whether a value is padded as it is computed, so that no copy of it is made for that."""
+    return program.eqns[position].primitive.name in FUSIBLE and not _is_normalised(program, position)
 
 
 def _is_normalised(program: Program, position: int) -> bool:

@@ -9,8 +9,9 @@ Two models of one program:
 Both know the habits of a compiler where they are told (`Storing`): those of XLA:CPU, of XLA:GPU or of TPUs'. Which
 values these leave to be stored is for `exla.ir.fusing`, as how many bytes for `exla.ir.storing`.
 
-`projected_bytes` is arguments plus the fused peak. It ranks candidates; what is believed is the compiler's
-figure. Values inside a chunk loop are those of its body, once.
+`projected_bytes` is arguments plus the fused peak, in the order of `exla.ir.ordering`, plus the most that a library
+allocates (`exla.ir.beside`). Results have memory throughout, in which others fit before they are computed. It ranks
+candidates; what is believed is the compiler's figure. Values inside a chunk loop are those of its body, once.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
             waiting_bytes -= waiting.pop(v, 0)
         total += sum(made.values())
         now = total - reused + beside_bytes(program, eqn, made, storing)
-        called = library_bytes(eqn, storing.threads) if storing.threads else 0
+        called = library_bytes(eqn, storing) if storing.threads else 0
         if inner is not None:
             now += inner.temporary_bytes - inner.library_bytes
             called = max(called, inner.library_bytes)
