@@ -1,6 +1,6 @@
 """What an operation stores beside its results while it is computed, by compiler.
 
-XLA:CPU hands matrix products, sorts and Fourier transforms to libraries that allocate (`exla.ir.scratch`), reduces long
+XLA:CPU hands matrix products, sorts and Fourier transforms to libraries that allocate (`exla.scratch`), reduces long
 axes in passes by windows, and sums cumulatively in two. XLA:GPU lengthens the operands of products that it cuts, and
 TPUs compute a product in more than default precision as a sum of several.
 """
@@ -14,9 +14,9 @@ from exla import _compat
 from exla.ir.primitives import CUMULATIVE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import axes_of, is_exact, is_ordered, is_outer
 from exla.ir.program import Program, value_bytes, variables
-from exla.ir.scratch import product_bytes, sort_bytes, transform_bytes
 from exla.ir.split_products import padded_depth
 from exla.ir.storing import Storing
+from exla.scratch import product_bytes, sort_bytes, transform_bytes
 
 PARTS = 3
 """Results that TPUs store of a product in more than default precision, which is a sum of products of bfloat16."""

@@ -28,7 +28,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from exla.ir.scratch import product_bytes, sort_bytes, transform_bytes
+from exla.scratch import product_bytes, sort_bytes, transform_bytes
 
 _SHAPE = re.compile(r"\b(pred|token|bf16|[suf]\d+|f8\w*|c64|c128)\[([\d,]*)\]")
 _ITEM_BYTES = {"pred": 1, "token": 0, "c64": 8, "c128": 16, "bf16": 2}
