@@ -17,10 +17,11 @@ ALLOWED = {
     "exla.strict": {"exla.errors"},
     "exla.registry": set(),
     "exla.options": {"exla.errors", "exla.targets", "exla.units"},
-    "exla.ir": {"exla._compat", "exla.errors", "exla.registry"},
+    "exla.scratch": set(),
+    "exla.ir": {"exla._compat", "exla.errors", "exla.registry", "exla.scratch"},
     "exla.rules": {"exla._compat", "exla.errors", "exla.registry", "exla.ir"},
     "exla.passes": {"exla._compat", "exla.errors", "exla.registry", "exla.ir", "exla.rules"},
-    "exla.targets": {"exla._compat", "exla.errors", "exla.registry"},
+    "exla.targets": {"exla._compat", "exla.errors", "exla.registry", "exla.scratch"},
     "exla.search": {
         *("exla._compat", "exla.errors", "exla.registry", "exla.version", "exla.options", "exla.strict", "exla.units"),
         *("exla.ir", "exla.passes", "exla.targets"),

@@ -3,67 +3,135 @@
 A *fusion* is a loop that computes one stored value from others, with everything in between computed as it goes. What
 lies in between differs (all of it is seen in what the compilers make of the zoo, `benchmarks.projection`):
 
-* XLA:CPU stores what is read by several loops, unless it is cheap.
+* XLA:CPU computes a cheap value again in every fusion that can, also where a reader wants it stored: a product, or a
+  reduction along a long axis. Expensive values that two fusions read are stored, and so is what would be computed once
+  for every place that it is broadcast to, or in too many places, or joined of several values in more than one.
 * XLA:GPU and TPUs' compiler compute an element-wise value again for every fusion that reads it, unless it is expensive
   or put together of several (`STORED_ONCE`). What is broadcast to more places is stored before.
 * XLA:GPU does the same with gathers, and with reductions that are too short for a kernel of their own.
 * TPUs compute a matrix product inside the one fusion that reads it, be it another product.
 
-`roots` says of every value which stored values it is read from.
+`fused` says which values are stored, and which of them every equation reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
-from exla.ir.primitives import CHEAP, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
-from exla.ir.products import is_exact, is_vectors
+from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
+from exla.ir.products import is_exact, is_outer, is_vectors
 from exla.ir.program import Program, variables
 from exla.ir.storing import Storing
 
-WINDOWED = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or"})
 WARP = 32
 """Threads of a GPU that reduce a row together."""
 REPEATED = named("broadcast_in_dim iota convert_element_type slice transpose rev reshape squeeze expand_dims")
 """What is computed again for every place that it is broadcast to; the rest is stored before."""
-STORED_ONCE = TRANSCENDENTAL | named("sqrt pad concatenate")
+STORED_ONCE = TRANSCENDENTAL | named("sqrt pad concatenate stack")
 """Fusible primitives that no two fusions compute each for itself: they are expensive, or put values together."""
-MOST_TIMES = 16
-"""Places in which a value is computed; what associative scans interleave would be computed in exponentially many."""
+FUSED = FUSIBLE | {"stack", "split"}
+JOINED = named("concatenate stack pad")
+"""What XLA:CPU computes in one place of one fusion only (`ElementalIrEmitter::OpInvalidatesCache`)."""
+JOINING = named("concatenate stack pad gather")
+"""What makes a larger value of its operands and reads each of their elements once."""
+EXPENSIVE = TRANSCENDENTAL | REDUCERS | named("sqrt div gather")
+"""What XLA:CPU computes in one place only, `_is_expensive`."""
+MOST_TIMES = 15
+"""Places in a fusion in which a value is computed; what associative scans interleave would be in exponentially many.
+
+Source: `FusionNodeIndexingEvaluation` in XLA.
+"""
 BARRIER = "optimization_barrier"
 """What is behind it is not fused with what is before: its operand is stored."""
 MANY = -1
 
-Roots = Mapping[Any, tuple[Any, ...]]
-"""Variable -> the stored values that it is read from; itself where it is stored."""
+Places = Mapping[int, int]
+"""The equations that read a value elsewhere than they are computed themselves, and how often: a key for each fusion and
+equation in it, `fusion * count + equation`."""
 
 
-def roots(program: Program, storing: Storing) -> Roots:
-    """Which stored values each variable of a program is read from."""
-    found: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}
-    outputs = set(variables(program.outvars))
-    recomputes = storing.fused and storing.recomputes
-    virtual = _computed_by_readers(program, storing, outputs) if recomputes else None
-    for eqn in program.eqns:
+NOWHERE: Places = {}
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What a program's fusions store and read.
+
+    Attributes:
+      stored: the values that equations store.
+      reads: per equation, the stored values and inputs that what it computes is read from.
+      outputs: the stored values behind the outputs.
+    """
+
+    stored: Set[Any]
+    reads: Sequence[tuple[Any, ...]]
+    outputs: tuple[Any, ...]
+
+
+def fused(program: Program, storing: Storing) -> Fused:
+    """Which values of a program are stored, and which of them each equation reads."""
+    outputs = variables(program.outvars)
+    plan = _plan(program, storing, set(outputs))
+    stored = set[Any]()
+    direct: dict[Any, tuple[Any, ...]] = {v: (v,) for v in program.invars}  # for readers that want a value stored
+    through = dict(direct)  # for those that compute it themselves where they can
+    reads = []
+    for position, eqn in enumerate(program.eqns):
+        read = _behind(program.operands[position], through if position in plan.taking else direct)
+        reads.append(read)
         for var in eqn.outvars:
             if _compat.is_drop(var):
                 continue
-            if virtual is not None:
-                is_stored = var not in virtual
+            if var not in plan.virtual:
+                stored.add(var)
+                direct[var] = (var,)
+                through[var] = read if var in plan.copied else (var,)
+            elif position in plan.views:
+                operands = program.operands[position]
+                direct[var], through[var] = _behind(operands, direct), _behind(operands, through)
             else:
-                is_stored = var in outputs or not (storing.fused and _is_virtual(program, eqn, var, storing.window))
-            if is_stored:
-                found[var] = (var,)
-            else:
-                found[var] = tuple(dict.fromkeys(r for v in variables(eqn.invars) for r in found[v]))
-    return found
+                direct[var] = through[var] = read
+    return Fused(stored, reads, tuple(dict.fromkeys(r for v in outputs for r in direct[v])))
+
+
+def _behind(operands: Sequence[Any], source: Mapping[Any, tuple[Any, ...]]) -> tuple[Any, ...]:
+    if len(operands) == 1:
+        return source[operands[0]]
+    return tuple(dict.fromkeys(r for v in operands for r in source[v]))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which values are never stored, which are and are computed again all the same, and which equations do that."""
+
+    virtual: Set[Any]
+    copied: Set[Any] = frozenset()
+    taking: Set[int] = frozenset()
+    views: Set[int] = frozenset()
+
+
+def _plan(program: Program, storing: Storing, outputs: set[Any]) -> _Plan:
+    if storing.fused and (storing.recomputes or storing.copies):
+        return _computed_by_readers(program, storing, outputs)
+    return _Plan(
+        {
+            var
+            for eqn in program.eqns
+            for var in eqn.outvars
+            if not _compat.is_drop(var)
+            and var not in outputs
+            and storing.fused
+            and _is_virtual(program, eqn, var, storing.window)
+        }
+    )
 
 
 def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> bool:
-    """Whether XLA:CPU will probably never store this value."""
+    """Whether a compiler of which nothing is known will probably never store this value."""
     name = eqn.primitive.name
     if name in VIEWS:
         return True
@@ -86,45 +154,95 @@ def _reduces(eqn: Any, window: int | None) -> bool:
     return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
 
-def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) -> set[Any]:
+def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) -> _Plan:
     """The values that are never stored by a compiler that computes values again, readers before what they read."""
-    virtual = set[Any]()
-    homes: dict[Any, int] = {}  # value -> the one fusion that computes it, or MANY
-    times: dict[Any, int] = {}  # value -> in how many places it is computed
-    barred = set[Any]()  # values with a reader that wants them stored
-    for position in range(len(program.eqns) - 1, -1, -1):
+    copies, count = storing.copies, len(program.eqns)
+    virtual, copied = set[Any](), set[Any]()
+    taking, views = set[int](), set[int]()
+    places: dict[Any, Places] = {}
+    taken = set[Any]()  # values with a reader that computes them
+    barred = set(outputs)  # values with a reader that wants them stored
+    reused = set[Any]()  # values that a reader would compute once for every place that they are broadcast to
+    for position in range(count - 1, -1, -1):
         eqn = program.eqns[position]
-        home = position
-        if len(eqn.outvars) == 1:
-            var = eqn.outvars[0]
-            if homes.get(var) == MANY and times[var] > MOST_TIMES:
-                barred.add(var)
-            if (
-                var not in outputs
-                and var not in barred
-                and _is_repeatable(program, eqn, homes.get(var, position), storing)
-            ):
-                virtual.add(var)
-                home = homes.get(var, position)
-        is_view = eqn.primitive.name in VIEWS
-        takes = eqn.outvars[0] in virtual and eqn.primitive.name != BARRIER if is_view else _takes(eqn, storing)
-        for operand in variables(eqn.invars):
-            known = homes.get(operand, home)
-            homes[operand] = home if known == home else MANY
-            times[operand] = times.get(operand, 0) + (times.get(eqn.outvars[0], 1) if eqn.outvars[0] in virtual else 1)
+        name = eqn.primitive.name
+        made = [v for v in eqn.outvars if v in places or v in outputs]
+        found = places.get(made[0], NOWHERE) if len(made) == 1 else _united([places[v] for v in made if v in places])
+        can_take = _takes(eqn, storing)
+        is_view = name in VIEWS or (copies and name == "transpose" and _is_folded(program, made, outputs))
+        is_reused = copies and any(v in reused for v in made)
+        is_virtual = is_copied = False
+        if (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
+            times = _times(found, count)
+            home = MANY if len(times) > 1 else next(iter(times), position)
+            most = 1 if copies and name in JOINED else MOST_TIMES
+            if max(times.values(), default=0) <= most and _is_repeatable(program, eqn, home, is_reused, storing):
+                is_virtual = not any(v in barred for v in made)
+                is_copied = copies and not is_virtual and any(v in taken for v in made) and _is_copied(program, eqn)
+        if is_virtual:
+            virtual.update(made)
+        elif is_copied:
+            copied.update(made)
+            found = {**found, position * count + position: 1}
+        else:
+            found = {position * count + position: 1}
+        takes = is_virtual and name != BARRIER if is_view else can_take
+        if takes:
+            taking.add(position)
+        is_carried = is_reused and (is_virtual or is_copied)
+        moved = None if takes and name in ELEMENTWISE else _moved(found, position, count)
+        for operand in program.operands[position]:
+            is_spread = takes and _is_broadcast(eqn, operand)
+            if is_spread and moved is None:
+                moved = _moved(found, position, count)
+            inside = found if moved is None or (name in ELEMENTWISE and not is_spread) else moved
+            known = places.get(operand, inside)
+            places[operand] = inside if known == inside else {**known, **inside}
             if not takes or (storing.joins and _is_gathered(program, operand, eqn)):
                 barred.add(operand)
+                continue
+            taken.add(operand)
+            if copies:
+                if is_carried or (is_spread and name not in JOINING):
+                    reused.add(operand)
             elif not is_view and (repeated := _repeated(program, operand, eqn)) is not None:
                 barred.add(repeated)
-        if is_view and eqn.outvars[0] not in outputs:
-            virtual.add(eqn.outvars[0])
-    return virtual
+        if is_view:
+            views.add(position)
+            virtual.update(v for v in eqn.outvars if v not in outputs)
+    return _Plan(virtual, copied, taking, views)
 
 
-def _is_repeatable(program: Program, eqn: Any, home: int, storing: Storing) -> bool:
-    """Whether a value is computed by what reads it."""
+def _united(several: Sequence[Places]) -> Places:
+    return {place: n for places in several for place, n in places.items()}
+
+
+def _times(places: Places, count: int) -> Mapping[int, int]:
+    """Fusion -> how often it computes a value, of which `places` says where."""
+    if len(places) == 1:
+        return {place // count: n for place, n in places.items()}
+    found: dict[int, int] = {}
+    for place, n in places.items():
+        found[place // count] = found.get(place // count, 0) + n
+    return found
+
+
+def _moved(places: Places, position: int, count: int) -> Places:
+    """Where the operands are computed of an equation that reads them elsewhere than it is computed itself."""
+    if len(places) == 1:
+        ((place, n),) = places.items()
+        return {place - place % count + position: n}
+    return {home * count + position: n for home, n in _times(places, count).items()}
+
+
+def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, storing: Storing) -> bool:
+    """Whether a value is computed by what reads it, in the one fusion at `home` or in many."""
     name = eqn.primitive.name
-    if name in FUSIBLE:
+    if storing.copies:
+        if name in JOINED:
+            return home != MANY
+        return (home != MANY and not is_reused) or not _is_expensive(eqn)
+    if name in FUSED or is_outer(eqn):
         return home != MANY or name not in STORED_ONCE
     if name == "dot_general":
         return home != MANY and (_is_joined(program, eqn, home) if storing.joins else is_sum(eqn))
@@ -136,13 +254,60 @@ def _is_repeatable(program: Program, eqn: Any, home: int, storing: Storing) -> b
 def _takes(eqn: Any, storing: Storing) -> bool:
     """Whether an equation computes its operands itself."""
     name = eqn.primitive.name
-    if name in FUSIBLE or name in REDUCERS:
+    if storing.copies:
+        return name in FUSED or name == "gather" or is_outer(eqn) or _reduces(eqn, storing.window)
+    if name in FUSED or name in REDUCERS or is_outer(eqn):
         return True
     if name == "dot_general":
         if storing.joins:
             return not _is_complex(eqn)
         return is_sum(eqn)
     return storing.gathers and name in SCATTERS
+
+
+def _is_expensive(eqn: Any) -> bool:
+    """Whether XLA computes a value in one place only.
+
+    Source: `InstructionFusion::IsExpensive` in XLA's `instruction_fusion.cc`.
+    """
+    name = eqn.primitive.name
+    if name in ("sin", "cos", "tan"):
+        return getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c"
+    if name == "div":  # by what is broadcast: multiplied by its inverse
+        return _size(eqn.invars[1]) == _size(eqn.outvars[0])
+    return name in EXPENSIVE
+
+
+def _is_copied(program: Program, eqn: Any) -> bool:
+    """Whether a value that one reader wants stored is computed again by the others: it reads no more than it makes.
+
+    Source: `InstructionFusion::ComputeGloballyUnfusible`.
+    """
+    size = _size(eqn.outvars[0])
+    sizes = [_size(v) for v in variables(eqn.invars) if not _is_spread(program, v)]
+    return sum(n >= size for n in sizes) <= 1 or sum(sizes) <= size
+
+
+def _is_spread(program: Program, var: Any) -> bool:
+    at = program.producers.get(var)
+    return at is not None and program.eqns[at].primitive.name in ("broadcast_in_dim", "iota")
+
+
+def _is_broadcast(eqn: Any, var: Any) -> bool:
+    """Whether an equation makes more elements than an operand has."""
+    shape = var.aval.shape
+    if eqn.outvars[0].aval.shape == shape:
+        return False
+    return any(out.aval.shape != shape and math.prod(out.aval.shape) > math.prod(shape) for out in eqn.outvars)
+
+
+def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any]) -> bool:
+    """Whether XLA:CPU multiplies what is transposed as it lies: all readers are products of matrices, or fuse it."""
+    users = [program.eqns[i] for v in made for i, _ in program.consumers.get(v, ())]
+    dots = [u for u in users if u.primitive.name == "dot_general"]
+    if not dots or not outputs.isdisjoint(made) or any(u.primitive.name not in FUSED for u in users if u not in dots):
+        return False
+    return not any(is_vectors(dot) for dot in dots)
 
 
 def _is_joined(program: Program, eqn: Any, home: int) -> bool:

@@ -9,25 +9,30 @@ Two models of one program:
 Both know the habits of a compiler where they are told (`Storing`): those of XLA:CPU, of XLA:GPU or of TPUs'. Which
 values these leave to be stored is for `exla.ir.fusing`, as how many bytes for `exla.ir.storing`.
 
-`projected_bytes` is arguments plus the fused peak. It ranks candidates; what is believed is the compiler's
-figure. Values inside a chunk loop are those of its body, once.
+`projected_bytes` is arguments plus the fused peak, in the order of `exla.ir.ordering`, plus the most that a library
+allocates (`exla.ir.beside`). Results have memory throughout, in which others fit before they are computed. It ranks
+candidates; what is believed is the compiler's figure. Values inside a chunk loop are those of its body, once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.fusing import roots
-from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS
-from exla.ir.products import copied_bytes, is_exact
+from exla.ir.beside import beside_bytes, library_bytes
+from exla.ir.fusing import Fused, fused
+from exla.ir.ordering import order_of
+from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
 from exla.ir.program import Program, body_program, value_bytes, variables
 from exla.ir.split_products import padded_depth
 from exla.ir.storing import Storing, stored_bytes
+
+SIMPLE = (FUSIBLE - VIEWS) | REDUCERS | SCATTERS | named("dot_general gather")
+"""Primitives that run no programs of their own, or none that stores anything."""
 
 Path = tuple[tuple[int, int], ...]
 """(position, which of its bodies) of each equation around a program."""
@@ -35,8 +40,6 @@ Path = tuple[tuple[int, int], ...]
 PIECE, PIECE_BYTES = 8, 1 << 20
 """Rows of an `exla_unless` that fall back together at most, and the size that the largest value may then have."""
 
-PARTS = 3
-"""Results that TPUs store of a product in more than default precision, which is a sum of products of bfloat16."""
 ANYWHERE = Storing()
 """What is assumed where nothing is said of the compiler."""
 
@@ -69,6 +72,7 @@ class Peak:
       outputs_bytes: the outputs.
       bytes: arguments plus the largest sum of live values.
       temporary_bytes: the same without the arguments.
+      library_bytes: the part of `bytes` that libraries allocate, of which the compiler's buffers know nothing.
       held: the values that are live at the peak, largest first.
       at: the equation at which it is.
     """
@@ -78,6 +82,7 @@ class Peak:
     bytes: int
     held: tuple[Held, ...]
     at: int = 0
+    library_bytes: int = 0
 
     @property
     def temporary_bytes(self) -> int:
@@ -94,62 +99,72 @@ def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
     Returns:
       The peak and what holds it.
     """
-    inside = _inside(program, storing)
+    inside = _inside(program, storing, is_whole=True)
     arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v), at=inside.at) for v in program.invars]
     return replace(inside, held=tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes)))
 
 
-def _inside(program: Program, storing: Storing, spare: Sequence[Any] = ()) -> Peak:
+def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_whole: bool = False) -> Peak:
     """The peak of a program, held by what it computes; kept, as candidates share the loops that no split has changed.
 
     Args:
       program: the program.
       storing: as of `project`.
       spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries.
+      is_whole: whether this is no body of another program.
     """
-    key = ("peak", storing, *spare)
+    key = ("peak", storing, is_whole, *spare)
     if key not in program.known:
-        program.known[key] = _walked(program, storing, spare)
+        program.known[key] = _walked(program, storing, spare, is_whole)
     return program.known[key]
 
 
-def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
-    read_from = roots(program, storing)
+def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: bool) -> Peak:
+    fusions = fused(program, storing)
+    order = order_of(program, fusions, storing)
     arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
-    last: dict[Any, int] = {}
-    end = len(program.eqns)
-    for i, eqn in enumerate(program.eqns):
-        read = [root for v in variables(eqn.invars) for root in read_from[v]]
-        if storing.recomputes and eqn.primitive.name in REDUCERS:  # run as soon as what they read is there
-            at = max((program.producers.get(root, -1) for root in read), default=-1)
-            last.update((root, max(last.get(root, at), at)) for root in read)
-        else:
-            last.update((root, i) for root in read)
-    last.update((root, end) for v in outputs for root in read_from.get(v, (v,)))
+    last = _last_readers(program, fusions, order, storing)
     live: dict[Any, int] = {}
     on_chip: dict[Any, int] = {}
-    best = best_at = 0
+    best = best_at = most = library = 0
     best_held: tuple[Held, ...] = ()
     total = 0
-    for i, eqn in enumerate(program.eqns):
-        dying = [v for v in live if last.get(v, i) <= i]
+    waiting = {v: value_bytes(v) for v in outputs if v in fusions.stored} if is_whole else {}
+    whens = _whens(program, order, waiting) if waiting else {}
+    waiting_bytes = sum(waiting.values())
+    ends: list[list[Any]] = [[] for _ in range(len(order) + 1)]
+    for v, when in last.items():
+        ends[when].append(v)
+    for when, i in enumerate(order):
+        eqn = program.eqns[i]
+        dying = [v for v in ends[when] if v in live]
         inner = _inner_peak(eqn, i, storing)
-        made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if read_from.get(v) == (v,)}
+        made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if v in fusions.stored}
         if storing.fused and eqn.primitive.name in IN_PLACE:
-            _overwrite(eqn, made, [v for v in spare if last.get(v) == i])
+            _overwrite(eqn, made, [v for v in spare if last.get(v) == when])
         if storing.chip_bytes:
             freed = _reused(program, eqn, made, on_chip, [v for v in dying if v in on_chip], storing)
             _keep_on_chip(made, on_chip, outputs, storing.chip_bytes + freed)
         reused = _reused(program, eqn, made, live, dying, storing) if storing.fused else 0
         live.update(made)
+        for v in made:
+            waiting_bytes -= waiting.pop(v, 0)
         total += sum(made.values())
-        now = total - reused + _beside(program, eqn, made, storing) + (inner.temporary_bytes if inner else 0)
-        if now > best:
-            best, best_at = now, i
+        now = total - reused + beside_bytes(program, eqn, made, storing)
+        called = library_bytes(eqn, storing) if storing.threads else 0
+        if inner is not None:
+            now += inner.temporary_bytes - inner.library_bytes
+            called = max(called, inner.library_bytes)
+        library = max(library, called)
+        if waiting_bytes and now + waiting_bytes > best:
+            now += _unused(waiting, live, last, whens)
+        best = max(best, now)
+        if now + called > most:
+            most, best_at = now + called, i
             here = (Held(program=program, path=(), var=v, bytes=b, at=i) for v, b in live.items() if b)
             best_held = (*here, *(inner.held if inner else ()))
-        for v in [*dying, *(v for v in made if last.get(v, -1) <= i)]:
+        for v in [*dying, *(v for v in made if last.get(v, -1) <= when)]:
             total -= live.pop(v, 0)
             on_chip.pop(v, None)
     arguments_bytes = sum(value_bytes(v) for v in arguments)
@@ -157,10 +172,50 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any]) -> Peak:
     return Peak(
         arguments_bytes=arguments_bytes,
         outputs_bytes=sum(value_bytes(v) for v in outputs),
-        bytes=arguments_bytes + padding + best,
+        bytes=arguments_bytes + padding + best + library,
+        library_bytes=library,
         held=tuple(sorted(best_held, key=lambda h: -h.bytes)),
         at=best_at,
     )
+
+
+def _last_readers(program: Program, fusions: Fused, order: Sequence[int], storing: Storing) -> dict[Any, int]:
+    """When each stored value is read last, as a place in the order."""
+    last: dict[Any, int] = {}
+    made: dict[Any, int] = {}
+    for when, i in enumerate(order):
+        eqn, read = program.eqns[i], fusions.reads[i]
+        made.update((v, when) for v in eqn.outvars)
+        if storing.recomputes and eqn.primitive.name in REDUCERS:  # run as soon as what they read is there
+            at = max((made.get(root, 0) for root in read), default=0)
+            last.update((root, max(last.get(root, at), at)) for root in read)
+        else:
+            last.update((root, when) for root in read)
+    last.update((root, len(order)) for root in fusions.outputs)
+    return last
+
+
+def _whens(program: Program, order: Sequence[int], outputs: Iterable[Any]) -> dict[Any, int]:
+    """The place in the order until which the memory of each output is free for others, its operands too if it may."""
+    places = {i: when for when, i in enumerate(order)}
+    found = {}
+    for output in outputs:
+        position = program.producers[output]
+        in_place = program.eqns[position].primitive.name in ELEMENTWISE
+        found[output] = places[position] if in_place else places[position] - 1
+    return found
+
+
+def _unused(
+    waiting: Mapping[Any, int], live: Mapping[Any, int], last: Mapping[Any, int], whens: Mapping[Any, int]
+) -> int:
+    """Bytes of outputs still to be computed that have memory already, in which nothing else is stored till then."""
+    free, unused = dict(live), 0
+    for output, size in sorted(waiting.items(), key=lambda pair: -pair[1]):
+        fitting = [v for v, b in free.items() if b <= size and last.get(v, -1) <= whens[output]]
+        inside = max(fitting, key=free.__getitem__, default=None)
+        unused += size - (free.pop(inside) if inside is not None else 0)
+    return unused
 
 
 def _keep_on_chip(made: dict[Any, int], on_chip: dict[Any, int], outputs: set[Any], chip_bytes: int) -> None:
@@ -176,38 +231,17 @@ def _reused(
     """Bytes of results that take the place of values that are not read again."""
     if eqn.primitive.name not in FUSIBLE:
         return 0
-    if not storing.recomputes:
+    if not storing.recomputes and not storing.copies:
         return min(sum(live[v] for v in dying), sum(made.values()))
     if eqn.primitive.name not in ELEMENTWISE or any(_is_cut(program, v, storing) for v in made):
         return 0
     return sum(b for v, b in made.items() if any(live[d] >= b and d.aval.shape == v.aval.shape for d in dying))
 
 
-def _beside(program: Program, eqn: Any, made: dict[Any, int], storing: Storing) -> int:
-    """What a matrix product stores beside its result: what it makes of its operands, or sums of parts of it."""
-    if eqn.primitive.name != "dot_general":
-        return 0
-    if storing.packs:
-        return _packed_bytes(program, eqn)
-    if storing.joins:
-        return (PARTS - 1) * sum(made.values()) if is_exact(eqn) else 0
-    if not padded_depth(eqn, storing.cutting):
-        return 0
-    return sum(value_bytes(v) for v in variables(eqn.invars) if not _is_made_longer(program, v))
-
-
 def _is_cut(program: Program, var: Any, storing: Storing) -> bool:
     """Whether a value is padded for a product that reads it, so that it takes the place of no other."""
     users = (program.eqns[i] for i, _ in program.consumers.get(var, ()))
     return any(u.primitive.name == "dot_general" and padded_depth(u, storing.cutting) > 0 for u in users)
-
-
-def _is_made_longer(program: Program, var: Any) -> bool:
-    """Whether an operand is padded as it is computed, so that no copy of it is made for that."""
-    position = program.producers.get(var)
-    while position is not None and program.eqns[position].primitive.name in VIEWS:
-        position = program.producers.get(program.eqns[position].invars[0])
-    return position is not None and program.eqns[position].primitive.name in FUSIBLE
 
 
 def largest_bytes(program: Program, outputs: frozenset[Any] | None = None) -> int:
@@ -230,11 +264,6 @@ def _overwrite(eqn: Any, made: dict[Any, int], spare: Sequence[Any]) -> None:
             free.pop(0)
 
 
-def _packed_bytes(program: Program, eqn: Any) -> int:
-    """What a matrix product makes of its operands: all are packed, those that lie in another order copied before."""
-    return copied_bytes(program, eqn) + sum(map(value_bytes, eqn.invars))
-
-
 def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
     if eqn.primitive.name == "exla_split":
@@ -242,8 +271,8 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         body = _inside(loop.body, storing, loop.states(loop.body))
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         held = _below(position, 0, body)
-        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
-    if eqn.primitive.name in REDUCERS | SCATTERS:
+        return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
+    if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
     jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
@@ -252,23 +281,25 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         return None
     which, largest = max(enumerate(peaks), key=lambda pair: pair[1].temporary_bytes)
     shares = _compat.shares(eqn)  # each of so many devices has one
-    largest = replace(largest, bytes=largest.bytes * shares, arguments_bytes=largest.arguments_bytes * shares)
-    carried = sum(value_bytes(v) for v in eqn.outvars)
+    largest = replace(
+        largest,
+        bytes=largest.bytes * shares,
+        arguments_bytes=largest.arguments_bytes * shares,
+        library_bytes=largest.library_bytes * shares,
+    )
+    stacked = range(0) if storing.tiled else _compat.stacked_by_scan(eqn)  # written in place
+    carried = sum(value_bytes(v) for k, v in enumerate(eqn.outvars) if k not in stacked)
     held = _below(position, which, largest) if bodies and all(map(body_program, bodies)) else ()
     if eqn.primitive.name == "shard_map":  # its results are counted around it
-        inside = max(largest.temporary_bytes - carried, 0)
-        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=inside, held=held)
+        inside = max(largest.temporary_bytes - carried, largest.library_bytes)
+        return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=inside, held=held)
     if eqn.primitive.name in VIEWS:  # `exla_unless`: its results are there already, and what it holds is cut with them
         piece = piece_of(eqn)
         share = 1.0 if piece is None else piece[1] / eqn.invars[0].aval.shape[piece[0]]
         inside = math.ceil(max(largest.temporary_bytes - carried, 0) * share)
-        return replace(largest, bytes=inside, arguments_bytes=0, held=())
-    return Peak(
-        arguments_bytes=0,
-        outputs_bytes=0,
-        bytes=largest.temporary_bytes + carried,
-        held=held,
-    )
+        called = min(largest.library_bytes, inside)
+        return replace(largest, bytes=inside, arguments_bytes=0, held=(), library_bytes=called)
+    return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=held)
 
 
 def piece_of(eqn: Any) -> tuple[int, int] | None:

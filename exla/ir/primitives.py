@@ -41,6 +41,11 @@ REDUCERS = named("""
 """)
 """Primitives into which XLA fuses the computation of their operand."""
 
+WINDOWED = named("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or")
+"""Reducers that XLA:CPU computes by windows, in passes, where an axis is long."""
+
+CUMULATIVE = named("cumsum cumprod cummax cummin cumlogsumexp")
+
 TRANSCENDENTAL = named("""
     exp exp2 expm1 log log1p log2 logistic tanh sin cos tan pow rsqrt cbrt rem erf erfc erf_inv atan2 sinh cosh asin
     acos atan lgamma digamma

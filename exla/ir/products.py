@@ -61,6 +61,14 @@ def is_vectors(eqn: Any) -> bool:
     return any(math.prod(eqn.invars[side].aval.shape[k] for k in axes_of(eqn, side)[2]) == 1 for side in (0, 1))
 
 
+def is_outer(eqn: Any) -> bool:
+    """Whether an equation is a product that sums nothing: compilers multiply element by element."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    contracted = eqn.params["dimension_numbers"][0][0]
+    return math.prod(eqn.invars[0].aval.shape[k] for k in contracted) == 1
+
+
 def is_exact(eqn: Any) -> bool:
     """Whether a product is asked for in more than the default precision."""
     precision = eqn.params.get("precision")

@@ -65,6 +65,11 @@ class Program:
         return self.jaxpr.outvars
 
     @cached_property
+    def operands(self) -> Sequence[Sequence[Any]]:
+        """Per equation, its operands that are no literals."""
+        return [variables(eqn.invars) for eqn in self.eqns]
+
+    @cached_property
     def producers(self) -> dict[Any, int]:
         """Variable -> position of the equation that computes it; inputs are absent."""
         return {v: i for i, eqn in enumerate(self.eqns) for v in eqn.outvars if not _compat.is_drop(v)}

@@ -3,7 +3,7 @@
 XLA:CPU computes a cheap value again for every reader, one that is read once in its reader, and stores the rest; long
 reductions store what they reduce, and matrix products pack their operands. The compilers of GPUs and TPUs compute more
 again, pad and narrow values, and keep some on the chip. `Storing` says which of that holds; which values it leaves to
-be stored is for `exla.ir.fusing`.
+be stored is for `exla.ir.fusing`, and what lies beside them for `exla.ir.beside`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ class Storing:
     Attributes:
       fused: whether element-wise chains are assumed to be fused.
       window: indices of an axis that are reduced without storing what is reduced; None = any number.
-      packs: whether a matrix product packs its operands, and transposes those before that lie in another order.
+      threads: of the libraries of XLA:CPU, to which what they allocate is added; 0 where there are none.
       recomputes: whether element-wise values are computed again for every fusion that reads them, whatever they cost.
+      packs_once: whether another library may multiply (YNNPACK), which packs each operand once and whole.
+      copies: whether what is cheap is computed again by each reader that can, though another has it stored, and what is
+        not is stored where two read it (XLA's `InstructionFusion`).
+      breadth_first: whether everything runs in the order in which it could, whatever is stored for that.
       gathers: whether gathers are computed by their readers too, and scatters compute their updates.
       joins: whether matrix products compute their operands, and are computed by the one fusion that reads them.
       narrow: whether what only products read is stored as bfloat16, in which they are computed.
@@ -48,8 +52,11 @@ class Storing:
 
     fused: bool = True
     window: int | None = LONGEST_FUSED_REDUCTION
-    packs: bool = False
+    threads: int = 0
+    packs_once: bool = False
     recomputes: bool = False
+    copies: bool = False
+    breadth_first: bool = False
     gathers: bool = False
     joins: bool = False
     narrow: bool = False

@@ -96,8 +96,8 @@ def enumerate_stores(held: Sequence[Held], ways: Sequence[str]) -> Iterator[Stor
     for item in held:
         program, var = item.program, item.var
         position = program.producers.get(var)
-        if position is None or item.bytes == 0:
-            continue
+        if position is None or item.bytes == 0 or not variables(program.eqns[position].invars):
+            continue  # zeros wait for nothing
         result = list(program.eqns[position].outvars).index(var)
         is_stacked = _is_stacked(program.eqns[position], result)
         early = 0 if is_stacked else sum(when <= item.at for when, _ in _readers(program, var))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from exla.passes.decisions import Sink
 from exla.passes.split.chunks import largest_chunk, sizes
 from exla.passes.split.decide import Seed
 from exla.strict import tolerate
@@ -50,7 +51,7 @@ def rank(space: Space, start: Candidate, goal: Goal) -> list[Candidate]:
             return _distinct(sorted(finished, key=speed))
         failed += grown
         smallest = sorted(grown, key=lambda p: (p.peak.bytes, p.seconds))
-        beam = _and_one(smallest, BEAM, lambda p: p.seeds[-1].decision.growth.again)
+        beam = _and_one(smallest, BEAM, _computes_again, _has_sunk)
         if not beam:
             break
     return _distinct(sorted(failed, key=lambda p: p.peak.bytes))
@@ -61,12 +62,22 @@ def _distinct(found: Sequence[Candidate]) -> list[Candidate]:
     return list({p.outcome: p for p in reversed(found)}.values())[::-1]
 
 
-def _and_one(found: Sequence[T], count: int, computes_again: Callable[[T], bool]) -> list[T]:
-    """The first few, and the first that computes something again: it may need a further split to show its worth."""
+def _and_one(found: Sequence[T], count: int, *kinds: Callable[[T], bool]) -> list[T]:
+    """The first few, and the first of each kind that may need a further split to show its worth."""
     chosen = list(found[:count])
-    if not any(map(computes_again, chosen)):
-        chosen += [p for p in found[count:] if computes_again(p)][:1]
+    for is_one in kinds:
+        if not any(map(is_one, chosen)):
+            chosen += [p for p in found[count:] if is_one(p)][:1]
     return chosen
+
+
+def _computes_again(candidate: Candidate) -> bool:
+    return candidate.seeds[-1].decision.growth.again
+
+
+def _has_sunk(candidate: Candidate) -> bool:
+    """Whether a loop computes for itself what it reads, beside what is computed outside till that is cut as well."""
+    return any(isinstance(decision, Sink) for decision in candidate.decisions)
 
 
 def speed(candidate: Candidate) -> tuple[float, int, int]:

@@ -41,30 +41,37 @@ def predict_s(program: Program, machine: Machine) -> float:
     )
 
 
-def projected(program: Program, machine: Machine, *, fused: bool = True, on_chip: bool = True) -> Peak:
-    """The projected peak of a program on a machine; `fused` and `on_chip` as of `storing_of`."""
-    return project(program, storing_of(machine, fused, on_chip))
+def projected(program: Program, machine: Machine, *, fused: bool = True, searching: bool = False) -> Peak:
+    """The projected peak of a program on a machine; `fused` and `searching` as of `storing_of`."""
+    return project(program, storing_of(machine, fused, searching))
 
 
 @lru_cache
-def storing_of(machine: Machine, fused: bool = True, on_chip: bool = True) -> Storing:
+def storing_of(machine: Machine, fused: bool = True, searching: bool = False) -> Storing:
     """What the compiler of a machine stores of a program.
 
     Args:
       machine: the machine.
       fused: as of `Storing`.
-      on_chip: whether what may live in memory on the chip is taken to live there. A search had better not rely on it:
-        the compiler may decide otherwise.
+      searching: whether the compiler still has a choice: a search had better not rely on what may live in memory on a
+        TPU's chip to live there, and on a CPU it tries the library that packs least for products as well.
     """
     if machine.multiprocessors:
         cutting = Cutting.of(machine.multiprocessors, machine.capability)
         return Storing(fused=fused, window=None, recomputes=True, gathers=True, cutting=cutting)
     if machine.on_chip_bytes:
-        chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused and on_chip else 0
+        chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused and not searching else 0
         return Storing(
             fused=fused, window=None, recomputes=True, joins=True, narrow=True, tiled=True, chip_bytes=chip_bytes
         )
-    return Storing(fused=fused, window=machine.longest_fused_reduction, packs=machine.product_passes > 1)
+    return Storing(
+        fused=fused,
+        window=machine.longest_fused_reduction,
+        threads=machine.threads,
+        packs_once=searching,
+        copies=True,
+        breadth_first=True,
+    )
 
 
 def work_of(program: Program, machine: Machine | None = None) -> Work:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_STORED = 48
 """Values that are kept in other ways."""
-TRIES = 6
+TRIES = 12
 """Values that are tried for each of them."""
 
 

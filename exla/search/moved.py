@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
+from exla.ir.memory import Held
+from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Change, Growth, Share
 from exla.passes.share import apply_share, enumerate_shares
 from exla.passes.sink import apply_sink, enumerate_sinks
@@ -49,16 +51,25 @@ def _room(start: Candidate, goal: Goal) -> int:
 
 def _sunk(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
     """The program whose loops compute for themselves the big values that they read, where there are such."""
-    program, decisions = start.program, list[Change]()
+    program, decisions, room = start.program, list[Change](), _room(start, goal)
     while len(decisions) < MOST_SINKS:
         with tolerate("moving a value into the loop that reads it"):
-            sink = next(enumerate_sinks(space.peak(program).held, max(_room(start, goal) // 8, 1)), None)
+            held = (*space.peak(program).held, *_too_big(program, room))
+            sink = next(enumerate_sinks(held, max(room // 8, 1)), None)
             if sink is None:
                 break
             program = apply_sink(program, sink)
             decisions.append(sink)
     if decisions:
         yield space.of(program, (*start.decisions, *decisions), start.seeds)
+
+
+def _too_big(program: Program, room: int) -> Iterator[Held]:
+    """The values for which there is no room, be the peak where another one is."""
+    for i, eqn in enumerate(program.eqns):
+        for var in eqn.outvars:
+            if value_bytes(var) > room:
+                yield Held(program=program, path=(), var=var, bytes=value_bytes(var), at=i)
 
 
 def _shared(space: Space, start: Candidate, goal: Goal) -> Candidate | None:

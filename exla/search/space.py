@@ -178,7 +178,7 @@ class Space:
 
     def peak(self, program: Program, *, fused: bool = True) -> Peak:
         """The projected peak of a program on this machine."""
-        return projected(program, self.machine, fused=fused, on_chip=False)
+        return projected(program, self.machine, fused=fused, searching=True)
 
     def is_met(self, candidate: Candidate, goal: Goal | None = None) -> bool:
         """Whether a candidate is complete: its projected peak is within the goal."""

@@ -62,7 +62,8 @@ class Cpu:
 
     def machine(self) -> Machine:
         """A chunk's working set is an eighth of the last-level cache, between 1 and 8 MiB."""
-        return Machine(cache_bytes=min(max(_last_level_cache_bytes() // 8, 1 << 20), 8 << 20))
+        cache_bytes = min(max(_last_level_cache_bytes() // 8, 1 << 20), 8 << 20)
+        return Machine(cache_bytes=cache_bytes, threads=_threads())
 
     def fingerprint(self) -> Mapping[str, str]:
         return {
@@ -88,11 +89,15 @@ class Cpu:
         return None
 
     def compiled_bytes(self, compiled: Any) -> CompiledBytes:
-        scratch = scratch_bytes(compiled.as_text(), threads=len(os.sched_getaffinity(0)))
+        scratch = scratch_bytes(compiled.as_text(), threads=_threads())
         return CompiledBytes.of(compiled.memory_analysis(), unaccounted=scratch)
 
 
 TARGETS.register("cpu")(Cpu())
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 @cache

@@ -15,9 +15,7 @@ returns the largest such scratch of any one instruction. The formulas are what t
   once. With both sides long and a short contraction each task allocates its own blocks, and the C library's aligned
   allocations do not reuse them at once; `WALK` is how many sets per thread were seen to stay resident;
 * a convolution: its patches and its kernel packed, as a matrix product's operands are, unless there are tasks enough
-  for each to pack its own; in groups also its result once more, and one channel of every group's patches (with one
-  channel in a group that is all of them: nine times the image for a window of 3 x 3); one over a volume also its result
-  once more; one of a dilated image also what each of its points adds to the result;
+  for each to pack its own; in groups, over volumes and of dilated images more (`exla.scratch.convolution_bytes`);
 * a stable sort: one temporary record of 16 bytes per operand and element of a row;
 * a Fourier transform: `LANES` rows per thread at a time;
 * a top-k: one index per element of a row.
@@ -30,15 +28,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-DEPTH = 832
-"""Contracted indices that Eigen packs at once: two blocks."""
-WALK = 4
-SHORT = 256
-LANES = 64
-TASKS = ((4, 8), (8, 4), (16, 2))
-"""Up to so many threads -> tasks for each, from which on Eigen has every task pack for itself."""
-TASK = 1 << 18
-"""Numbers of a task's blocks."""
+from exla.scratch import convolution_bytes, product_bytes, sort_bytes, transform_bytes
 
 _SHAPE = re.compile(r"\b(pred|token|bf16|[suf]\d+|f8\w*|c64|c128)\[([\d,]*)\]")
 _ITEM_BYTES = {"pred": 1, "token": 0, "c64": 8, "c128": 16, "bf16": 2}
@@ -157,61 +147,40 @@ def _dot(instruction: Instruction, threads: int) -> int:
     batch = math.prod(left[d] for d in batches)
     rows = math.prod(left) // max(depth * batch, 1)
     columns = math.prod(right) // max(depth * batch, 1)
-    if min(rows, columns) <= 1:
-        return 0  # a matrix times a vector is compiled, not called
-    packed = batch * (min(rows, 8 * columns) + columns) * min(depth, DEPTH) * _item_bytes(kind)
-    if batch > 1:
-        return WALK * packed
-    by_task = depth <= SHORT and rows < 8 * columns and columns < 8 * rows
-    return packed * (WALK * threads if by_task else 1)
+    return product_bytes(
+        batch=batch, rows=rows, columns=columns, depth=depth, item_bytes=_item_bytes(kind), threads=threads
+    )
 
 
 def _convolution(instruction: Instruction, threads: int) -> int:
-    (result,) = instruction.results
     labels = re.search(r"dim_labels=(\w+)_\w+->(\w+)", instruction.text)
     size = re.search(r"\bsize=([\dx]+)", instruction.text)
     if labels is None or size is None or len(instruction.operands) != 2:
         return 0
-    image = instruction.operands[0]
-    window = math.prod(int(d) for d in size[1].split("x"))
-    found = re.search(r"feature_group_count=(\d+)", instruction.text)
-    groups = int(found[1]) if found else 1
-    features, channels = result[1][labels[2].index("f")], image[1][labels[1].index("f")]
-    places = _bytes(result) // max(features, 1)
-    item = _item_bytes(result[0])
-    needed = _packed_patches(places // item, features // groups, window * channels // groups, threads) * item
-    if groups > 1:
-        needed += _bytes(result) + places * window * groups
-    elif len(labels[1]) == 5:
-        needed += _bytes(result)
-    if "lhs_dilate" in instruction.text:
-        needed += _bytes(image) // max(channels, 1) * window * features
-    return needed
-
-
-def _packed_patches(places: int, features: int, depth: int, threads: int) -> int:
-    """Elements of patches and kernel that Eigen packs at once, for so many places, features, and numbers in a patch.
-
-    The blocks of one task were seen to be up to 1.2 million bytes for the second-level cache of 2 MiB. Where there are
-    more than enough tasks for every thread, each packs what it works on, and little of what was allocated is touched.
-    """
-    packed = (places + features) * (min(depth, DEPTH) + 7) * 13 // 10
-    tasks = threads * next((count for most, count in TASKS if threads <= most), 1)
-    if packed > 3 * TASK * tasks:
-        return 2 * TASK * threads
-    return min(packed, TASK * tasks)
+    groups = re.search(r"feature_group_count=(\d+)", instruction.text)
+    (kind, image), (_, result) = instruction.operands[0], instruction.results[0]
+    channels, features = image[labels[1].index("f")], result[labels[2].index("f")]
+    return convolution_bytes(
+        image=(math.prod(image) // max(channels, 1), channels),
+        result=(math.prod(result) // max(features, 1), features),
+        window=tuple(int(d) for d in size[1].split("x")),
+        groups=int(groups[1]) if groups else 1,
+        is_dilated="lhs_dilate" in instruction.text,
+        item_bytes=_item_bytes(kind),
+        threads=threads,
+    )
 
 
 def _sort(instruction: Instruction, threads: int) -> int:
     (axis,) = _numbers(instruction.text, "dimensions") or (0,)
-    return 16 * len(instruction.results) * _extent(instruction.results[0], axis)
+    return sort_bytes(length=_extent(instruction.results[0], axis), operands=len(instruction.results))
 
 
 def _fft(instruction: Instruction, threads: int) -> int:
     kind, dims = max((*instruction.results, *instruction.operands), key=_bytes)
     length = max(_numbers(instruction.text, "fft_length"), default=1)
-    lines = min(math.prod(dims) // max(length, 1), LANES * threads)
-    return lines * length * max(_item_bytes(kind), 8)
+    rows = math.prod(dims) // max(length, 1)
+    return transform_bytes(rows=rows, length=length, item_bytes=_item_bytes(kind), threads=threads)
 
 
 def _custom_call(instruction: Instruction, threads: int) -> int:

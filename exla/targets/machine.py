@@ -55,6 +55,7 @@ class Machine:
       cache_bytes: working set of one chunk that stays in fast memory.
       host_bytes_per_s: traffic between the device's memory and the host's; 0 where they are one.
       kernel_s: time to start one kernel.
+      threads: of the libraries that compute matrix products and the like on a CPU; 0 elsewhere.
       lanes: a chunk of a multiple of so many indices wastes nothing.
       matrix_tile: matrix products are computed in tiles of so many rows and columns.
       product_passes: how often a matrix product goes over an operand whose axes do not lie in its order, which is
@@ -85,6 +86,7 @@ class Machine:
     cache_bytes: int = 8 << 20
     host_bytes_per_s: float = 0.0
     kernel_s: float = 5e-6
+    threads: int = 2
     lanes: int = 8
     matrix_tile: int = 1
     product_passes: int = 3
@@ -130,6 +132,7 @@ class Machine:
             cache_bytes=facts.cache_bytes // 8,
             host_bytes_per_s=REACHED * facts.host_bytes_per_s,
             kernel_s=facts.kernel_s,
+            threads=0,
             lanes=facts.lanes,
             matrix_tile=facts.lanes,
             product_passes=1,

@@ -17,12 +17,12 @@ needs_table = pytest.mark.skipif(
 )
 
 INSIDE = {
-    ("tpu:v5e", 64.0): (0.21, 0.77),
-    ("tpu:v5e", 512.0): (0.63, 0.66),
-    ("gpu:h200", 64.0): (0.65, 0.68),
-    ("gpu:h200", 512.0): (0.70, 0.72),
-    ("cpu", 64.0): (0.50, 0.50),
-    ("cpu", 512.0): (0.55, 0.55),
+    ("tpu:v5e", 64.0): (0.22, 0.79),
+    ("tpu:v5e", 512.0): (0.64, 0.68),
+    ("gpu:h200", 64.0): (0.69, 0.72),
+    ("gpu:h200", 512.0): (0.77, 0.79),
+    ("cpu", 64.0): (0.95, 0.95),
+    ("cpu", 512.0): (0.96, 0.96),
 }
 """The least share of the programs that are projected within the bounds, and of those that are but for 4 MiB.
 
@@ -34,8 +34,9 @@ BELOW = {
         "a fusion with several results stores what a reduction reads": "chamfer_gradient info_nce radial_distribution "
         "ray_triangles triangle_attention tsne_gradient",
         "layouts that convolutions, transforms and gathers ask for, and copies into them": "back_projection "
-        "conv_net embedding_lookup fft_convolution small_conv spectrogram warp",
+        "conv_net fft_convolution small_conv spectrogram warp",
         "what an associative scan interleaves is stored on every level": "selective_scan",
+        "what is joined of several values in a loop is stored": "lorenz",
         "kept in the device's memory though there was room on the chip": "volume_rendering",
         "code of 36 MB": "exact_marginal_likelihood",
         "not understood": "bootstrap_means cox_partial_likelihood gaussian_splats heat_equation kalman_filter "
@@ -45,10 +46,13 @@ BELOW = {
         "cumulative reductions take the square of their length": "cox_partial_likelihood ranknet",
         "scratch of the first of two passes of a reduction": "chamfer",
         "a fusion with several results stores what a reduction reads": "chamfer_gradient non_local_means",
-        "the operand of a cut or transposed product is stored twice": "alibi attention block_training_step causal "
-        "mlp_step neural_operator sgpr_gradient sinkhorn_fori triangle_attention",
-        "what an associative scan interleaves is stored on every level": "selective_scan",
+        "the operand of a cut or transposed product is stored twice": "alibi attention causal neural_operator "
+        "sgpr_gradient triangle_attention",
         "not understood": "lennard_jones_forces phased_power sliced_wasserstein",
+    },
+    "cpu": {
+        "what is joined along the last axis is stored, and what is sliced for that": "heat_equation",
+        "what an associative scan interleaves is stored on every level": "selective_scan",
     },
 }
 """Target -> reason -> the programs whose projection is too low by more than 4 MiB at one size or both.
@@ -103,6 +107,33 @@ def products(a, b, c):
     return jnp.sum(jnp.maximum(a @ b, 0) @ c)
 
 
+def both_sums(x, y):
+    """XLA:CPU stores both matrices before it sums one."""
+    difference = x[:, None] - y[None]
+    return jnp.sum(jnp.exp(difference)) / jnp.sum(jnp.tanh(difference))
+
+
+def log_sum(x, y):
+    """What the maximum wants stored is computed again for the exponential."""
+    return jax.nn.logsumexp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1) / 2 + 1, axis=1)
+
+
+def outer_products(a, b):
+    """Products that sum nothing are computed by what reads them."""
+    return jnp.sum(jnp.einsum("ni,nj->nij", a, b)[:, ::2] ** 2, axis=(1, 2))
+
+
+def sums_so_far(x):
+    """What a sum over the first so many is made of lies beside it."""
+    sums = jnp.cumsum(x)
+    return (sums[16:] - sums[:-16]) / 16
+
+
+def turned(x):
+    """A result has its memory before it is computed."""
+    return jnp.transpose(jnp.sort(jnp.tanh(x), axis=0))
+
+
 N = 7001
 PROGRAMS = {
     "kernel_product": (kernel_product, ((N, 3), (N, 3), (N,))),
@@ -110,12 +141,17 @@ PROGRAMS = {
     "forces": (forces, ((N, 3),)),
     "one_sided": (one_sided, ((N, 3), (N, 3))),
     "products": (products, ((60_000, 64), (64, 1024), (1024, 8))),
+    "both_sums": (both_sums, ((N,), (N,))),
+    "log_sum": (log_sum, ((N, 3), (N, 3))),
+    "outer_products": (outer_products, ((N, 64), (N, 128))),
+    "sums_so_far": (sums_so_far, ((20_000_009,),)),
+    "turned": (turned, ((N, N),)),
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
 LIVE = {
     "tpu:v5e": ("kernel_product", "attention", "forces", "one_sided", "products"),
     "gpu:h200": ("kernel_product", "attention", "forces", "one_sided", "products"),
-    "cpu": ("attention", "one_sided"),
+    "cpu": tuple(PROGRAMS),
 }
 
 

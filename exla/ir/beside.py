@@ -1,0 +1,178 @@
+"""What an operation stores beside its results while it is computed, by compiler.
+
+XLA:CPU hands matrix products, sorts and Fourier transforms to libraries that allocate (`exla.scratch`), reduces long
+axes in passes by windows, and sums cumulatively in two. XLA:GPU lengthens the operands of products that it cuts, and
+TPUs compute a product in more than default precision as a sum of several.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from exla import _compat
+from exla.ir.primitives import CUMULATIVE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
+from exla.ir.products import axes_of, is_exact, is_ordered, is_outer
+from exla.ir.program import Program, value_bytes, variables
+from exla.ir.split_products import padded_depth
+from exla.ir.storing import Storing
+from exla.scratch import convolution_bytes, product_bytes, sort_bytes, transform_bytes
+
+PARTS = 3
+"""Results that TPUs store of a product in more than default precision, which is a sum of products of bfloat16."""
+IN_PASSES = WINDOWED | CUMULATIVE
+INDEX_BYTES = 4
+TURNING = VIEWS | {"transpose"}
+SPREADING = VIEWS | {"broadcast_in_dim"}
+ROUNDS = 4
+"""Values of their size that XLA:CPU stores to draw random bits: two, in a loop that copies both."""
+SUMMED = 16
+"""Indices that XLA:CPU sums cumulatively at once (its ReduceWindowRewriter's window)."""
+
+
+def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Storing) -> int:
+    """Bytes that an equation stores beside its results, of which `made` says how many bytes they take."""
+    name = eqn.primitive.name
+    if storing.threads:
+        return _in_passes(program, eqn, storing)
+    if name != "dot_general":
+        return 0
+    if storing.joins:
+        return (PARTS - 1) * sum(made.values()) if is_exact(eqn) else 0
+    if not padded_depth(eqn, storing.cutting):
+        return 0
+    roots = {_root(program, v) for v in variables(eqn.invars)}
+    return sum(_lengthened_bytes(program, root, storing) for root in roots)
+
+
+def library_bytes(eqn: Any, storing: Storing) -> int:
+    """Bytes that a library allocates to compute an equation; the compiler assigns none of them."""
+    name, threads = eqn.primitive.name, storing.threads
+    if name == "dot_general":
+        packed = 0 if is_outer(eqn) else _packed_bytes(eqn, threads)
+        return min(packed, sum(map(value_bytes, eqn.invars))) if storing.packs_once else packed
+    if name == "conv_general_dilated":
+        return _convolution_bytes(eqn, threads)
+    if name == "sort":
+        length = eqn.invars[0].aval.shape[eqn.params["dimension"]]
+        return sort_bytes(length=length, operands=len(eqn.invars))
+    if name == "fft":
+        largest = max((*eqn.invars, *eqn.outvars), key=value_bytes).aval
+        length = max(eqn.params["fft_lengths"], default=1)
+        rows = math.prod(largest.shape) // max(length, 1)
+        return transform_bytes(rows=rows, length=length, item_bytes=_compat.item_bytes(largest.dtype), threads=threads)
+    return INDEX_BYTES * eqn.invars[0].aval.shape[-1] if name == "top_k" else 0
+
+
+def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
+    """What XLA:CPU copies to compute an equation, and the results of the first pass over an axis that is long."""
+    name, window = eqn.primitive.name, storing.window
+    if name == "dot_general":
+        return 0 if is_outer(eqn) else _copied_bytes(eqn)
+    if name == "random_bits":
+        return (ROUNDS - 1) * value_bytes(eqn.outvars[0])
+    if window is None or name not in IN_PASSES:
+        return 0
+    operand = eqn.invars[0]
+    shape = operand.aval.shape
+    if name in CUMULATIVE:
+        length = shape[eqn.params["axis"]]
+        is_padded = length % SUMMED > 0 and operand not in program.producers
+        return (1 + is_padded) * value_bytes(operand) if length > SUMMED else 0
+    axes = eqn.params["axes"]
+    if all(shape[axis] <= window for axis in axes):
+        return 0
+    windows = math.prod(-(-n // window) if axis in axes else n for axis, n in enumerate(shape))
+    return windows * _compat.item_bytes(operand.aval.dtype)
+
+
+def _copied_bytes(eqn: Any) -> int:
+    """Operands whose axes lie in no order in which the library multiplies them."""
+    return sum(value_bytes(v) for side, v in enumerate(eqn.invars) if not is_ordered(eqn, side))
+
+
+def _packed_bytes(eqn: Any, threads: int) -> int:
+    (batched, _, left), (_, contracted, right) = axes_of(eqn, 0), axes_of(eqn, 1)
+    shapes = [v.aval.shape for v in eqn.invars]
+    return product_bytes(
+        batch=math.prod(shapes[0][k] for k in batched),
+        rows=math.prod(shapes[0][k] for k in left),
+        columns=math.prod(shapes[1][k] for k in right),
+        depth=math.prod(shapes[1][k] for k in contracted),
+        item_bytes=_compat.item_bytes(eqn.invars[0].aval.dtype),
+        threads=threads,
+    )
+
+
+def _convolution_bytes(eqn: Any, threads: int) -> int:
+    (image, kernel), result = (v.aval.shape for v in eqn.invars), eqn.outvars[0].aval.shape
+    numbers = eqn.params["dimension_numbers"]
+    channels, features = image[numbers.lhs_spec[1]], result[numbers.out_spec[1]]
+    return convolution_bytes(
+        image=(math.prod(image) // max(channels, 1), channels),
+        result=(math.prod(result) // max(features, 1), features),
+        window=tuple(kernel[axis] for axis in numbers.rhs_spec[2:]),
+        groups=eqn.params["feature_group_count"],
+        is_dilated=any(d > 1 for d in eqn.params["lhs_dilation"]),
+        item_bytes=_compat.item_bytes(eqn.invars[0].aval.dtype),
+        threads=threads,
+    )
+
+
+def _root(program: Program, var: Any) -> Any:
+    """What a value is a view of, be it turned."""
+    position = program.producers.get(var)
+    while position is not None and program.eqns[position].primitive.name in TURNING:
+        behind = variables(program.eqns[position].invars)
+        if not behind:
+            return var
+        var = behind[0]
+        position = program.producers.get(var)
+    return var
+
+
+def _lengthened_bytes(program: Program, var: Any, storing: Storing) -> int:
+    """Copies of an operand that XLA:GPU makes for the products that it cuts: for all that read it at once."""
+    position = program.producers.get(var)
+    if position is not None and _is_written_longer(program, position):
+        return 0
+    return len(_paddings(program, var, tuple(range(len(var.aval.shape))), storing)) * value_bytes(var)
+
+
+def _paddings(program: Program, var: Any, axes: tuple[int, ...], storing: Storing) -> set[tuple[int, int]]:
+    """The axes of a value that products lengthen, and to which length; `axes` are those of the value as it is seen."""
+    found = set[tuple[int, int]]()
+    for i, side in program.consumers.get(var, ()):
+        eqn = program.eqns[i]
+        if eqn.primitive.name == "transpose":
+            turned = tuple(axes[k] for k in eqn.params["permutation"])
+            found |= _paddings(program, eqn.outvars[0], turned, storing)
+        elif eqn.primitive.name in VIEWS:
+            seen = eqn.outvars[0].aval.shape
+            found |= _paddings(program, eqn.outvars[0], tuple(range(len(seen))), storing)
+        elif eqn.primitive.name == "dot_general" and (depth := padded_depth(eqn, storing.cutting)):
+            found.add((axes[eqn.params["dimension_numbers"][0][side][0]], depth))
+    return found
+
+
+def _is_written_longer(program: Program, position: int) -> bool:
+    """Whether a value is padded as it is computed, so that no copy of it is made for that."""
+    return program.eqns[position].primitive.name in FUSIBLE and not _is_normalised(program, position)
+
+
+def _is_normalised(program: Program, position: int) -> bool:
+    """Whether an equation relates values to a reduction of their rows: XLA:GPU has a kernel for it, which pads nothing.
+
+    Source: `SoftmaxRewriterTriton` in XLA.
+    """
+    eqn = program.eqns[position]
+    for var in variables(eqn.invars):
+        at = program.producers.get(var)
+        while at is not None and program.eqns[at].primitive.name in SPREADING and variables(program.eqns[at].invars):
+            at = program.producers.get(variables(program.eqns[at].invars)[0])
+        if at is not None and program.eqns[at].primitive.name in REDUCERS:
+            reduced = program.eqns[at]
+            last = len(reduced.invars[0].aval.shape) - 1
+            if tuple(reduced.params["axes"]) == (last,) and reduced.invars[0].aval.shape == eqn.outvars[0].aval.shape:
+                return True
+    return False

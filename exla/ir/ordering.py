@@ -1,0 +1,71 @@
+"""In which order a compiler computes what is stored.
+
+The compilers of GPUs and TPUs look for an order that needs little memory, for which that of the program stands here.
+XLA:CPU wants much to run at once: everything runs as soon as all that it reads is there, whoever was ready first. So
+the matrices under two reductions are both stored before the first is reduced:
+
+    jnp.sum(f(x)) / jnp.sum(g(x))       f(x), g(x), then the first pass of one sum, that of the other, ...
+
+Source: `BFScheduler` in XLA's `hlo_memory_scheduler.cc`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from exla.ir.fusing import Fused
+from exla.ir.primitives import FUSIBLE, WINDOWED
+from exla.ir.program import Program
+from exla.ir.storing import Storing
+
+PASSING = FUSIBLE - {"exla_unless"}
+"""Primitives for which nothing is stored but their results."""
+
+
+def order_of(program: Program, fusions: Fused, storing: Storing) -> Sequence[int]:
+    """The positions of the equations in the order in which they are computed, all for which something is stored."""
+    eqns, producers = program.eqns, program.producers
+    if not storing.breadth_first:
+        return range(len(eqns))
+    computed = [i for i, eqn in enumerate(eqns) if _is_computed(eqn, fusions)]
+    pending = dict.fromkeys(computed, 0)
+    readers: dict[int, list[int]] = {i: [] for i in computed}
+    for i in computed:
+        for source in {producers[root] for root in fusions.reads[i] if root in producers}:
+            readers[source].append(i)
+            pending[i] += 1
+    ready = deque((i, _passes(eqns[i], storing)) for i in computed if not pending[i])
+    begun = set[int]()
+    order = []
+    while ready:
+        i, left = ready.popleft()
+        if i not in begun:
+            begun.add(i)
+            order.append(i)
+        if left > 1:
+            ready.append((i, left - 1))
+            continue
+        for reader in readers[i]:
+            pending[reader] -= 1
+            if not pending[reader]:
+                ready.append((reader, _passes(eqns[reader], storing)))
+    return order
+
+
+def _is_computed(eqn: Any, fusions: Fused) -> bool:
+    """Whether something is stored for an equation, be it inside a program of its own."""
+    return eqn.primitive.name not in PASSING or any(v in fusions.stored for v in eqn.outvars)
+
+
+def _passes(eqn: Any, storing: Storing) -> int:
+    """In how many passes, one after the other, an equation is computed."""
+    window = storing.window
+    if window is None or eqn.primitive.name not in WINDOWED:
+        return 1
+    shape, passes = eqn.invars[0].aval.shape, 1
+    longest = max((shape[axis] for axis in eqn.params["axes"]), default=1)
+    while longest > window:
+        longest, passes = -(-longest // window), passes + 1
+    return passes

@@ -1,0 +1,105 @@
+"""What XLA:CPU's libraries allocate while they compute one operation, from its extents.
+
+The buffers that the compiler assigns do not include it. The formulas are what the libraries were seen to request (every
+allocation above 32 kB traced), rounded up where what is requested depends on the machine's caches. They are used twice:
+`exla.targets.cpu_scratch` bounds with them what compiled programs need, `exla.ir.memory` projects it.
+"""
+
+from __future__ import annotations
+
+import math
+
+DEPTH = 832
+"""Contracted indices that Eigen packs at once: two blocks."""
+WALK = 4
+SHORT = 256
+TASKS = ((4, 8), (8, 4), (16, 2))
+"""Up to so many threads -> tasks for each, from which on Eigen has every task pack for itself."""
+TASK = 1 << 18
+"""Numbers of a task's blocks, at most: 1.2 million bytes were seen for a second-level cache of 2 MiB."""
+VOLUME = 3
+LANES = 64
+"""Rows of a Fourier transform that a thread computes at a time."""
+RECORD_BYTES = 16
+
+
+def product_bytes(*, batch: int, rows: int, columns: int, depth: int, item_bytes: int, threads: int) -> int:
+    """Bytes for a matrix product: both operands packed in blocks along the contracted axis, for all batches at once.
+
+    With both sides long and a short contraction each task allocates its own blocks, and the C library's aligned
+    allocations do not reuse them at once; `WALK` is how many sets per thread were seen to stay resident.
+
+    Args:
+      batch: products.
+      rows: of the left matrix of each.
+      columns: of the right one.
+      depth: contracted indices.
+      item_bytes: of one number.
+      threads: of the library.
+    """
+    if min(rows, columns) <= 1:
+        return 0  # a matrix times a vector is compiled, not called
+    packed = batch * (min(rows, 8 * columns) + columns) * min(depth, DEPTH) * item_bytes
+    if batch > 1:
+        return WALK * packed
+    by_task = depth <= SHORT and rows < 8 * columns and columns < 8 * rows
+    return packed * (WALK * threads if by_task else 1)
+
+
+def convolution_bytes(
+    *,
+    image: tuple[int, int],
+    result: tuple[int, int],
+    window: tuple[int, ...],
+    groups: int,
+    is_dilated: bool,
+    item_bytes: int,
+    threads: int,
+) -> int:
+    """Bytes for a convolution: the patches of the image and the kernel are packed, as a matrix product's operands are.
+
+    In groups it makes its result once more, and one channel of every group's patches (with one channel in a group that
+    is all of them: nine times the image for a window of 3 x 3); over a volume its result once more; of a dilated image
+    what each of its points adds to the result.
+
+    Args:
+      image: its places, of all batches, and channels.
+      result: its places, of all batches, and features.
+      window: extents of the kernel.
+      groups: of features.
+      is_dilated: whether there is space between the points of the image.
+      item_bytes: of one number.
+      threads: of the library.
+    """
+    (points, channels), (places, features), size = image, result, math.prod(window)
+    needed = _packed_patches(places, features // groups, size * channels // groups, threads)
+    if groups > 1:
+        needed += places * features + places * size * groups
+    elif len(window) == VOLUME:
+        needed += places * features
+    if is_dilated:
+        needed += points * size * features
+    return needed * item_bytes
+
+
+def _packed_patches(places: int, features: int, depth: int, threads: int) -> int:
+    """Elements of patches and kernel that Eigen packs at once, for so many places, features, and numbers in a patch.
+
+    Where there are more than enough tasks for every thread, each packs what it works on, and little of what was
+    allocated is touched.
+    """
+    packed = (places + features) * (min(depth, DEPTH) + 7) * 13 // 10
+    tasks = threads * next((count for most, count in TASKS if threads <= most), 1)
+    if packed > 3 * TASK * tasks:
+        return 2 * TASK * threads
+    return min(packed, TASK * tasks)
+
+
+def sort_bytes(*, length: int, operands: int) -> int:
+    """Bytes for a stable sort of rows of a length: one temporary record per element of one row, of all operands."""
+    return RECORD_BYTES * operands * length
+
+
+def transform_bytes(*, rows: int, length: int, item_bytes: int, threads: int) -> int:
+    """Bytes for a Fourier transform of so many rows: `LANES` of them per thread at a time."""
+    return min(rows, LANES * threads) * length * max(item_bytes, 8)
