@@ -1,11 +1,12 @@
 """How well cost models rank TpuGraphs' real files: alexnet's layouts, twelve tile kernels, and what each part adds.
 
-    python -m benchmarks.cost_model --data FOLDER [--parts ranker segments alexnet ablation tile] [--seeds 5]
+    python -m benchmarks.cost_model --data FOLDER [--parts ranker segments ceiling alexnet ablation tile] [--seeds 5]
 
 FOLDER holds `layout/alexnet_train_batch_32.npz` and `tile/*.npz`. Every configuration is there once, with its fastest
 measurement (*minimum*), or not at all where it was measured more than once (*drop*).
 
-- alexnet: trained on random configurations, tested on all others; *ridge* is ridge regression of places on the same.
+- alexnet: trained on random configurations, tested on all others; *ridge* and *trees* see the same without a graph.
+- ceiling: what alexnet's labels allow, whoever ranks them (`benchmarks/tabular.py`).
 - ablation: alexnet once more, with one part of the model or of its training taken away,
   exchanged or added.
 - tile: leave one kernel out; mean error of the best of the five predicted to be fastest, and of five at random.
@@ -29,33 +30,43 @@ import jax
 import numpy as np
 
 from benchmarks import isolate, record
-from exla.cost_model.batch import Sample, collate, ranks
+from benchmarks.tabular import rows_of
+from exla.cost_model.batch import Sample, collate
 from exla.cost_model.checkpoint import Trained, save
 from exla.cost_model.graph import Graph
 from exla.cost_model.inputs import Inputs
-from exla.cost_model.metrics import kendall_tau, tile_top_k_error
+from exla.cost_model.metrics import tile_top_k_error
 from exla.cost_model.models import MODELS
 from exla.cost_model.normalise import Normaliser
 from exla.cost_model.ranker import load_ranker
-from exla.datasets.tpugraphs_adapter import deduplicate, read, write_layout
+from exla.datasets.tpugraphs_adapter import read, write_layout
 from exla.training.config import make_config
 from exla.training.train import train
 
-PARTS = ("ranker", "segments", "alexnet", "ablation", "tile")
-ALEXNET = "layout/alexnet_train_batch_32.npz"
+PARTS = ("ranker", "segments", "ceiling", "alexnet", "ablation", "tile")
+KEEP = ("minimum", "drop")
 STEPS = {1000: 1000, 10000: 2000}
 OURS = {"hidden": 32, "blocks": 3}
+ALONE = {"wide": True, "cross_config": False, "per_candidate_norm": True}
+"""Each candidate is scored as if it were the only one; see `training/configs/one_program.toml`."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "ours": {},
-    "without cross-config attention": {"options": {"cross_config": False}},
+    "with cross-config attention": {"options": {"cross_config": True}},
+    "norm of all candidates together": {"options": {"per_candidate_norm": False}},
+    "both: candidates compared": {"options": {"cross_config": True, "per_candidate_norm": False}},
+    "both, 1024 scored together": {
+        "options": {"cross_config": True, "per_candidate_norm": False},
+        "data": {"configs_scored": 1024},
+    },
     "without config embedding": {"options": {"embed_config": False}},
     "GCN for SAGE": {"options": {"sage": False}},
+    "without the wide part": {"options": {"wide": False}},
     "MSE for hinge": {"loss": "rank_mse"},
     "ListMLE for hinge": {"loss": "list_mle"},
-    "norm of each candidate alone": {"options": {"per_candidate_norm": True}},
-    "a wide part beside it": {"options": {"wide": True}},
     "official baseline": {"name": "layout_residual_gcn", "options": {"hidden": 32, "layers": 3}},
 }
+WHERE = dict.fromkeys(("ridge", "trees", "ceiling"), "tabular")
+"""Modules of the functions that are not here."""
 TILE_MODELS = ("tile_early_join_sage", "tile_late_join_sage", "tile_residual_gcn", "tile_mlp")
 
 
@@ -65,22 +76,13 @@ def alexnet(
     """Train on `rows` configurations, and rank the rest."""
     change = ABLATIONS[ablation]
     name = change.get("name", "split_sage")
-    options = {**(OURS if name == "split_sage" else {}), **change.get("options", {})}
-    total = len(deduplicate(read(Path(data) / ALEXNET), keep=keep).rows)
+    options = {**(OURS | ALONE if name == "split_sage" else {}), **change.get("options", {})}
+    given = rows_of(data, rows, seed, keep)
     with tempfile.TemporaryDirectory() as folder:
         config = make_config(
             {
                 "model": {"name": name, "options": options},
-                "data": {
-                    "files": [str(Path(data) / ALEXNET)],
-                    "train_rows": rows,
-                    "held_out_rows": total - rows,
-                    "graphs": 1,
-                    "configs": 64,
-                    "prune_hops": 1,
-                    "keep": keep,
-                    "seed": seed,
-                },
+                "data": {**given, "graphs": 1, "configs": 64, "prune_hops": 1, **change.get("data", {})},
                 "held_out": {"by": "rows"},
                 "optimiser": {
                     "steps": steps or STEPS[rows],
@@ -93,22 +95,7 @@ def alexnet(
         started = time.perf_counter()
         card = train(config).card
     (found,) = card["metrics"]["graphs"]
-    return {"tested": total - rows, "train_s": time.perf_counter() - started, **found}
-
-
-def ridge(data: str, rows: int, seed: int, keep: str = "minimum") -> dict[str, Any]:
-    """Ridge regression of places on one-hot configurations: what needs no graph."""
-    from sklearn.linear_model import Ridge
-
-    file = read(Path(data) / ALEXNET)
-    once = deduplicate(file, keep=keep)
-    configs = file.configs(once.rows).reshape(len(once.rows), -1)
-    varies = [column for column in configs.T if len(np.unique(column)) > 1]
-    inputs = np.stack([column == value for column in varies for value in np.unique(column)], 1).astype(np.float32)
-    order = np.random.default_rng(seed).permutation(len(inputs))
-    train, rest = order[:rows], order[rows:]
-    model = Ridge(3.0).fit(inputs[train], ranks(once.runtimes[train]))
-    return {"tested": len(rest), "kendall_tau": kendall_tau(model.predict(inputs[rest]), once.runtimes[rest])}
+    return {"tested": given["held_out_rows"], "train_s": time.perf_counter() - started, **found}
 
 
 def tile(data: str, model: str, seed: int) -> dict[str, Any]:
@@ -290,14 +277,19 @@ def _each(arguments: argparse.Namespace) -> Any:
             yield f"{count} segments", "segments", {"count": count, "size": 500, "by_segments": True}
         for count in (1, 5, 10):
             yield f"{count} segments as a whole", "segments", {"count": count, "size": 500, "by_segments": False}
+    if "ceiling" in arguments.parts:
+        for keep in KEEP:
+            yield f"ceiling, repeats: {keep}", "ceiling", {"data": data, "keep": keep}
+    if "ablation" in arguments.parts:
+        for name in ABLATIONS:
+            given = {"data": data, "rows": 1000, "seed": 0, "ablation": name}
+            yield f"{name}, 1000 rows", "alexnet", given
     if "alexnet" in arguments.parts:
-        for keep, rows, seed in itertools.product(("minimum", "drop"), STEPS, range(arguments.seeds)):
+        for seed, keep, rows in itertools.product(range(arguments.first_seed, arguments.seeds), KEEP, STEPS):
             given = {"data": data, "rows": rows, "seed": seed, "keep": keep}
             yield f"alexnet, {rows} rows, repeats: {keep}, seed {seed}", "alexnet", given
             yield f"ridge, {rows} rows, repeats: {keep}, seed {seed}", "ridge", given
-    if "ablation" in arguments.parts:
-        for name in ABLATIONS:
-            yield f"{name}, 1000 rows", "alexnet", {"data": data, "rows": 1000, "seed": 0, "ablation": name}
+            yield f"trees, {rows} rows, repeats: {keep}, seed {seed}", "trees", given
     if "tile" in arguments.parts:
         for model in TILE_MODELS:
             yield f"tile, {model}", "tile", {"data": data, "model": model, "seed": 0}
@@ -308,13 +300,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, metavar="FOLDER", help="layout/ and tile/ of TpuGraphs' files")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART")
-    parser.add_argument("--seeds", type=int, default=5, help="of alexnet")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="alexnet's are 0 to N - 1")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="go on from this one")
     arguments = parser.parse_args()
     results = record.open_results("cost_model")
     console = record.console()
     for what, function, given in _each(arguments):
         try:
-            found = isolate.call(f"benchmarks.cost_model:{function}", timeout_s=3600, **given)
+            found = isolate.call(f"benchmarks.{WHERE.get(function, 'cost_model')}:{function}", timeout_s=3600, **given)
         except isolate.ChildError as error:
             console.print(f"{what}: {error}", markup=False)
             continue

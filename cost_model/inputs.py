@@ -26,7 +26,7 @@ class Inputs:
     Fields:
       prune_hops: keep only nodes that are at most so many edges from a configurable one; None = all.
       compress_paths: drop nodes that only pass a value on.
-      configs: how many candidates the model was trained to compare at a time.
+      configs: how many candidates the model compares at a time: as many as in training, or as the config says.
       segment_size: most nodes that the model sees at a time, 0 = all; see `cost_model/pieces.py`.
       segment_method: "topological" or "metis".
     """

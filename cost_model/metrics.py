@@ -25,6 +25,8 @@ from exla.errors import MetricError, MissingExtraError
 
 _DRAWS = 8
 """How often labels are made up again for the noise floor."""
+_PAIRS = 2**19
+"""How many pairs of configurations are looked at for what noise allows."""
 
 
 def kendall_tau(scores: ArrayLike, runtimes: ArrayLike) -> float:
@@ -203,6 +205,58 @@ def noise_floor(configs_group_ids: ArrayLike, runtimes: ArrayLike) -> NoiseFloor
         largest_spread=float(spread.max()),
         kendall_tau=float(np.mean([kendall_tau(true, labels) for labels in draws])) if draws else 0.0,
     )
+
+
+def tau_allowed(expected: ArrayLike, configs_group_ids: ArrayLike, runtimes: ArrayLike) -> float:
+    """The Kendall tau that any ranking can hope for with labels measured once, if `expected` are the true runtimes.
+
+    Two measurements of one configuration differ by the noise of both, and so do those of two configurations, beside
+    what truly differs. A pair's likelier order is right with the probability q that a difference of two repeats is less
+    than the gap between the two, and the mean of 2 q - 1 over pairs is what no order exceeds but by luck. Unlike
+    `noise_floor`, noisy labels are not taken for true; but an estimate of runtimes with errors of its own has gaps that
+    are too wide, and the result is then too high.
+
+    Args:
+      expected: (k,) estimates of the true runtimes of the configurations that are ranked, positive.
+      configs_group_ids: (c,) integers; equal ones are of the same configuration.
+      runtimes: (c,) int64 or float, positive: what was measured. Noise is taken to be the same share of every runtime.
+
+    Returns:
+      From 0 to 1; pairs are drawn with a fixed seed (standard error below 0.0015). NaN for fewer than two
+      configurations, or where none was measured twice.
+
+    Raises:
+      MetricError: for NaN, runtimes that are not positive, or arrays that do not fit.
+    """
+    true = np.log(_checked(expected, expected)[1].astype(np.float64))
+    ids, measured = _checked(configs_group_ids, runtimes)
+    between, weights = _between_repeats(ids, np.log(measured.astype(np.float64)))
+    if len(true) < 2 or len(between) == 0:
+        return math.nan
+    random = np.random.default_rng(0)
+    first = random.integers(0, len(true), _PAIRS)
+    second = (first + random.integers(1, len(true), _PAIRS)) % len(true)
+    gap = np.abs(true[first] - true[second])
+    below = np.concatenate([[0.0], np.cumsum(weights) / weights.sum()])
+    q = (below[np.searchsorted(between, gap, "left")] + below[np.searchsorted(between, gap, "right")]) / 2
+    return float((2 * q - 1).mean())
+
+
+def _between_repeats(ids: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ascending differences of any two measurements of one configuration, both ways, and weights of each.
+
+    A measurement weighs the same, however many others there are of its configuration.
+    """
+    _, group = np.unique(ids, return_inverse=True)
+    order = np.argsort(group.reshape(-1), kind="stable")
+    found, weights = [np.empty(0)], [np.empty(0)]
+    for values in np.split(logs[order], np.cumsum(np.bincount(group.reshape(-1)))[:-1]):
+        if (k := len(values)) > 1:
+            found.append((values[:, None] - values)[~np.eye(k, dtype=bool)])
+            weights.append(np.full(k * (k - 1), 1 / (k - 1)))
+    differences = np.concatenate(found)
+    ascending = np.argsort(differences, kind="stable")
+    return differences[ascending], np.concatenate(weights)[ascending]
 
 
 def _checked(scores: ArrayLike, runtimes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -65,6 +65,8 @@ class DataConfig:
       held_out_rows: how many of each held-out file are evaluated on; 0 = all, or a fifth where rows are held out.
       graphs: programs in a batch, over all devices.
       configs: configurations of each of them.
+      configs_scored: how many configurations are scored together once it is trained, where the model compares them;
+        0 = as many as in training. More tell better where one stands, and take memory.
       prune_hops: keep only nodes that are at most so many edges from a configurable one.
       compress_paths: drop nodes that only pass a value on.
       seed: of what is chosen above, and of folds; not of the run.
@@ -80,6 +82,7 @@ class DataConfig:
     held_out_rows: int = 0
     graphs: int = 4
     configs: int = 64
+    configs_scored: int = 0
     prune_hops: int | None = None
     compress_paths: bool = False
     seed: int = 0
@@ -330,6 +333,7 @@ def _check(config: Config, source: str) -> None:
         "data.held_out_rows": (data.held_out_rows, 0, None),
         "data.graphs": (data.graphs, 1, None),
         "data.configs": (data.configs, 2, None),
+        "data.configs_scored": (data.configs_scored, 0, None),
         "data.prune_hops": (data.prune_hops or 0, 0, None),
         "held_out.folds": (held_out.folds, 2, None),
         "held_out.fold": (held_out.fold, 0, held_out.folds - 1 if held_out.by == "folds" else None),

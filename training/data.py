@@ -35,7 +35,7 @@ def inputs_of(config: Config) -> Inputs:
     return Inputs(
         prune_hops=data.prune_hops,
         compress_paths=data.compress_paths,
-        configs=data.configs,
+        configs=data.configs_scored or data.configs,
         segment_size=segments.size,
         segment_method=segments.method,
     )

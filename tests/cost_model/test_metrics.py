@@ -16,6 +16,7 @@ from exla.cost_model.metrics import (
     ordered_pair_accuracy,
     share_of_best_by_k,
     slowdown,
+    tau_allowed,
     tile_top_k_error,
 )
 from exla.errors import MetricError, MissingExtraError
@@ -193,6 +194,41 @@ def test_without_repeats_nothing_is_known_of_noise():
 def test_the_floor_is_the_same_every_time():
     arguments = [1, 1, 2, 2, 3], [30, 33, 31, 35, 34]
     assert noise_floor(*arguments) == noise_floor(*arguments)
+
+
+@pytest.mark.parametrize("size", [0.01, 0.3, 3.0])
+@pytest.mark.parametrize("two_modes", [False, True])
+def test_what_noise_allows_is_what_a_model_that_knows_the_truth_gets(size, two_modes):
+    random = np.random.default_rng(3)
+    true = random.normal(size=3000)
+    group = np.concatenate([np.arange(3000), random.integers(0, 3000, 1500)])
+    noise = random.integers(0, 2, len(group)) + 0.05 * random.normal(size=len(group)) if two_modes else None
+    noise = random.normal(size=len(group)) if noise is None else noise
+    measured = np.exp(10 + true[group] + size * noise)
+    expected = kendall_tau(true, measured[:3000])
+    assert tau_allowed(np.exp(true), group, measured) == pytest.approx(expected, abs=0.02)
+
+
+def test_noise_alone_allows_nothing_though_the_floor_takes_it_for_truth():
+    random = np.random.default_rng(4)
+    group = np.concatenate([np.arange(3000), np.arange(1000)])
+    measured = np.exp(0.1 * random.normal(size=4000))
+    assert tau_allowed(np.ones(3000), group, measured) == 0.0
+    assert noise_floor(group, measured).kendall_tau > 0.3
+
+
+def test_what_noise_allows_by_hand():
+    # Repeats differ by a factor of 2, up or down: a gap of 1.5 says nothing, one of 4 all, and one of 2 half.
+    runtimes, group = [10, 20, 30], [0, 0, 1]
+    assert tau_allowed([10, 15], group, runtimes) == 0.0
+    assert tau_allowed([10, 40], group, runtimes) == 1.0
+    assert tau_allowed([10, 20], group, runtimes) == pytest.approx(0.5)
+    # Of 5 measurements with repeats, each as weighty: 4 in 5 differences are less than a factor of 4.
+    assert tau_allowed([10, 40], [0, 0, 1, 1, 1], [10, 20, 10, 10, 80]) == pytest.approx(0.6)
+    assert math.isnan(tau_allowed([10, 20], [0, 1, 2], runtimes)), "nothing was measured twice"
+    assert math.isnan(tau_allowed([10], group, runtimes))
+    with pytest.raises(MetricError, match="the runtime of configuration 1 is 0"):
+        tau_allowed([10, 0], group, runtimes)
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch):

@@ -21,6 +21,7 @@ OPTIONS = [
     {"per_candidate_norm": True},
     {"embed_config": False},
     {"wide": True},
+    {"wide": True, "cross_config": False, "per_candidate_norm": True},
 ]
 
 
@@ -110,6 +111,25 @@ def test_neither_order_nor_padding_changes_what_is_computed():
     expected = defined(variables["params"], SAMPLES[0])
     scores = np.asarray(jax.jit(model.apply)(variables, batch))[0, :5]
     np.testing.assert_allclose(scores, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
+
+
+COMPARED = [
+    ({"cross_config": False, "per_candidate_norm": True}, False),
+    ({"cross_config": False}, True),
+    ({"per_candidate_norm": True}, True),
+]
+
+
+@pytest.mark.parametrize("options, compared", COMPARED, ids=str)
+def test_a_score_depends_on_the_other_candidates_where_they_are_compared_and_nowhere_else(options, compared):
+    model = MODELS.get("split_sage")(hidden=16, blocks=2, wide=True, **options)
+    variables = uneven(weights(model, collate(SAMPLES[:1], NORMALISER)))
+    some = dataclasses.replace(SAMPLES[0], node_config=SAMPLES[0].node_config[:2], graph_config=None, runtime=None)
+    apart, together = (
+        np.asarray(jax.jit(model.apply)(variables, collate([sample], NORMALISER)))[0, :2]
+        for sample in (some, SAMPLES[0])
+    )
+    assert compared != np.allclose(apart, together, rtol=1e-4, atol=1e-5 * np.abs(together).max())
 
 
 def test_these_programs_have_what_could_go_wrong():

@@ -73,7 +73,7 @@ def test_a_change_that_names_no_key_is_refused(file, change):
 
 
 def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="configs that come with exla: layout, split, tile, tiny"):
+    with pytest.raises(OptionError, match="configs that come with exla: layout, one_program, split, tile, tiny"):
         read_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[model")
     with pytest.raises(OptionError, match="not a TOML file"):

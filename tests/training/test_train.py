@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 
 from exla.cost_model import checkpoint
+from exla.cost_model.batch import collate
+from exla.cost_model.inputs import sample_of
 from exla.cost_model.losses import LOSSES
+from exla.cost_model.models import MODELS
+from exla.cost_model.ranker import Ranker
+from exla.datasets.tpugraphs_adapter import read
 from exla.errors import CheckpointError, MissingExtraError, TrainingError
 from exla.training import train as training
 from exla.training.cache import file_hash
@@ -96,6 +101,22 @@ def test_a_run_leaves_weights_with_a_card_a_log_and_pictures(straight, files):
     for name in ("training", "ranks", "tau"):
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert any((folder / "tensorboard").iterdir())
+
+
+def test_more_can_be_scored_together_than_are_trained_together(tmp_path, files):
+    few, all_ = (
+        train(config(tmp_path, files, data={"configs_scored": n}, run={"folder": str(tmp_path / str(n))}))
+        for n in (0, 24)
+    )
+    assert_same_bits(few, all_)
+    assert (few.inputs.configs, all_.inputs.configs) == (6, 24)
+    file = read(files[0])
+    score = MODELS.get(few.model)(**few.options).apply
+    batch = collate([sample_of(*all_.inputs.reduced(file.graph), file.configs())], all_.normaliser)
+    expected = np.asarray(jax.jit(score)(all_.variables, batch))[0]
+    scores = [Ranker(name="made", trained=one).score(file.graph, file.configs()) for one in (few, all_)]
+    np.testing.assert_allclose(scores[1], expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(scores[0], expected, rtol=1e-3)
 
 
 def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, files, straight):
