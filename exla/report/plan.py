@@ -155,6 +155,7 @@ def explain_text(plan: Plan) -> str:
             lines.append(f"  {verdict} ({tried.error}): {tried.what}")
             continue
         verdict = "obeys" if tried.compiled_bytes.total <= plan.limit_bytes else "over the limit"
+        verdict = f"not used, {tried.error}" if tried.error else verdict
         lines.append(f"  {_figure(tried.compiled_bytes)}, {verdict}: {tried.what}")
     return "\n".join(lines)
 

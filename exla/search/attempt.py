@@ -91,7 +91,7 @@ class Attempt:
         self.asked_from = len(self.tried)
         for options in sets:
             choice = self._compile(program, candidate.decisions, candidate.seeds, options, "search")
-            if choice is not None:
+            if choice is not None or self.outcome().status == "barred":  # what is exchanged, no option changes
                 return choice
         return None
 
