@@ -15,8 +15,11 @@ WALK = 4
 SHORT = 256
 TASKS = ((4, 8), (8, 4), (16, 2))
 """Up to so many threads -> tasks for each, from which on Eigen has every task pack for itself."""
+SLICE, BLOCK = 288, 3 << 16
+"""Contracted indices of a block of patches, and numbers of it, at most; 0.12 million were seen with a second-level
+cache of 2 MiB."""
 TASK = 1 << 18
-"""Numbers of a task's blocks, at most: 1.2 million bytes were seen for a second-level cache of 2 MiB."""
+"""Numbers that are packed for a task, at most: two such blocks, of which 0.2 million were seen."""
 VOLUME = 3
 LANES = 64
 """Rows of a Fourier transform that a thread computes at a time."""
@@ -88,9 +91,9 @@ def _packed_patches(places: int, features: int, depth: int, threads: int) -> int
     Where there are more than enough tasks for every thread, each packs what it works on, and little of what was
     allocated is touched.
     """
-    packed = (places + features) * (min(depth, DEPTH) + 7) * 13 // 10
+    packed = (places + features) * (min(depth, DEPTH) + 7) * 21 // 20
     tasks = threads * next((count for most, count in TASKS if threads <= most), 1)
-    if packed > 3 * TASK * tasks:
+    if places * min(depth, SLICE) > BLOCK * tasks:
         return 2 * TASK * threads
     return min(packed, TASK * tasks)
 

@@ -69,6 +69,7 @@ ALLOWED = {
         *("exla.ir", "exla.passes", "exla.rules", "exla.search", "exla.targets"),
         *("exla.ahead", "exla.api", "exla.saved", "exla.report", "exla.doctor"),
     },
+    "exla.__main__": {"exla.cli"},
     "exla.cli": {"exla.commands", "exla.strict", "exla.version"},
 }
 """Package -> what it may import besides itself; one way only. `exla.api` and `exla` may import everything."""

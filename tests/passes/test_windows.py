@@ -65,11 +65,15 @@ CASES = {
 }
 
 
+ROOM = {"kernel_gradient": 2**21}
+"""Where half a megabyte is not enough: the patches of a whole image are packed for each chunk of its features."""
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_half_a_megabyte_is_enough(name):
     fn, arguments = CASES[name]
     fixed = sum(a.nbytes for a in arguments) + sum(r.size * 4 for r in jax.tree.leaves(jax.eval_shape(fn, *arguments)))
-    f = exla.jit(fn, memory_limit=fixed + 2**19)
+    f = exla.jit(fn, memory_limit=fixed + ROOM.get(name, 2**19))
     assert any(isinstance(d, Split) for d in f.plan(*arguments).decisions)
     got = f(*arguments)
     before = jax.config.jax_enable_x64

@@ -16,7 +16,7 @@ NEED_NOT_BE_SPLIT = _names("""
     numpy.einsum; numpy.linalg.multi_dot; numpy.linalg.inv; numpy.linalg.solve; numpy.linalg.tensorsolve;
     numpy.reshape, of parts; numpy.convolve; numpy.correlate; numpy.put; numpy.place; numpy.ix_; numpy.arange;
     numpy.tril_indices; lax.reshape; lax.collapse; lax.rev; lax.slice; lax.map; lax.scan; lax.cond; lax.switch;
-    lax.optimization_barrier; lax.ragged_dot; image.scale_and_translate; random.choice, weighted;
+    lax.optimization_barrier; lax.conv_transpose; lax.ragged_dot; image.scale_and_translate; random.choice, weighted;
     random.permutation; random.ball; random.gamma; random.dirichlet; random.poisson; random.key_data; random.t;
     scipy.special.exp1; scipy.special.expi; scipy.special.ndtri; scipy.special.spence; scipy.special.dawsn;
     scipy.special.erfcx; scipy.special.gammainc; scipy.special.gammaincc; scipy.special.poch; scipy.special.betainc;
