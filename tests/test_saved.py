@@ -129,3 +129,48 @@ def test_saving_over_a_plan_leaves_a_whole_one(saved):
 def test_every_option_of_exla_may_differ_from_the_plans(saved):
     loaded = exla.load(saved, kernel_product, points(), verify="compile", tensor_split_size="1GiB", search="heuristic")
     assert loaded.plan.decisions == read_plan(saved).decisions
+
+
+STEP = """
+import sys
+import jax
+import exla
+from tests.test_api import SMALL, kernel_product, points
+
+counts = dict.fromkeys(("hits", "misses"), 0)
+
+def count(event, **_):
+    name = event.rpartition("cache_")[2]
+    counts[name] = counts.get(name, 0) + 1
+
+jax.monitoring.register_event_listener(count)
+if sys.argv[1] == "save":
+    exla.save(exla.compile(kernel_product, points(), memory_limit=SMALL), sys.argv[2])
+else:
+    exla.load(sys.argv[2], kernel_product, points())
+print(counts["hits"], counts["misses"])
+"""
+
+
+def test_a_loaded_plan_takes_its_executable_from_jaxs_cache(tmp_path):
+    environment = {
+        **os.environ,
+        "EXLA_RECORDS": "off",
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    said = []
+    for step in ("save", "load"):
+        child = subprocess.run(
+            [sys.executable, "-c", STEP, step, str(tmp_path / "plan.json")],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert child.returncode == 0, child.stderr[-2000:]
+        said.append([int(n) for n in child.stdout.split()[-2:]])
+    (_, missed), (hit, missed_again) = said
+    assert missed > 0 and hit > 0 and missed_again == 0
