@@ -27,7 +27,7 @@ import numpy as np
 
 from exla.cost_model.split_configs import describe
 from exla.datasets.profiling.campaign import Instance
-from exla.datasets.profiling.prepare import prepare
+from exla.datasets.profiling.prepare import Settled, prepare
 from exla.datasets.profiling.run import Folder, folder_name
 from exla.datasets.tpugraphs_adapter import SplitParts, write_layout
 from exla.errors import ReplayMiss
@@ -184,10 +184,10 @@ def made_again(
       kept: as `times` gives them.
 
     Returns:
-      The space of the instance, the candidates, and of each its record with the last time. What does not apply any
-      more is left out.
+      The space of the instance at the size and under the limit that the records settle, the candidates, and of each its
+      record with the last time. What does not apply any more is left out.
     """
-    space = prepare(instance, target).space
+    space = prepare(instance, target, Settled.by(record for record, _ in kept)).space
     candidates, rows = list[Candidate](), list[tuple[Record, int]]()
     for record, value in _final(kept):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from exla.search.choice import Call
 from exla.search.driver import limit_of, make_space
 from exla.search.pool import pool
 from exla.search.ranker import find_ranker
+from exla.search.record import Record
 from exla.search.space import Candidate, Space
 from exla.search.strategy import STRATEGIES, Outcome
 from exla.targets.base import Target, find_target
@@ -40,7 +41,7 @@ class Prepared:
 
     Attributes:
       instance: which.
-      size: its size, found by its projected peak.
+      size: its size, found by its projected peak unless it was settled.
       function, arguments: the plain program and its arrays.
       attempt: compiles and counts; it reads and writes no records.
       space: what can be done.
@@ -87,19 +88,47 @@ def seed_of(campaign: Campaign, instance: Instance) -> int:
     return zlib.crc32(f"{campaign.seed} {instance.name}".encode())
 
 
-def prepare(instance: Instance, target_name: str) -> Prepared:
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What the first record of an instance settles for all later ones, and for whoever reads them.
+
+    A size and a limit are found by projected peaks, which change when the planner learns something. What was measured
+    at one size says nothing about another.
+
+    Attributes:
+      size: of the program.
+      limit_bytes: of its candidates.
+    """
+
+    size: int
+    limit_bytes: int
+
+    @classmethod
+    def by(cls, records: Iterable[Record]) -> Settled | None:
+        """What records of an instance settle; None where none says a size and a limit."""
+        for record in records:
+            size, limit = record.extra.get("size"), record.limit_bytes
+            if type(size) is int and size > 0 and limit is not None and limit > 0:
+                return cls(size=size, limit_bytes=limit)
+        return None
+
+
+def prepare(instance: Instance, target_name: str, settled: Settled | None = None) -> Prepared:
     """Trace an instance and say what can be done with it.
 
     Args:
       instance: which.
       target_name: what is compiled for.
+      settled: the size and the limit, where records of the instance say them; None = they are found.
     """
     function, arguments_of, least = instance.made()
     target = find_target(target_name)
-    sized = _sized(function, arguments_of, least, instance.megabytes * 1e6, target)
+    at = _Sizes(function=function, arguments_of=arguments_of, target=target)
+    sized = at(settled.size) if settled is not None else _nearest(at, least, instance.megabytes * 1e6)
     program, floor, arguments = sized.program, sized.peak, sized.arguments
     fixed = floor.arguments_bytes + floor.outputs_bytes
-    limit = fixed + max(int((floor.bytes - fixed) * instance.share), 4096)
+    found = fixed + max(int((floor.bytes - fixed) * instance.share), 4096)
+    limit = settled.limit_bytes if settled is not None else found
     options = Options(memory_limit=limit, search="analytic", target=target_name, records="off")
     structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
 
@@ -133,21 +162,26 @@ class _Sized:
     peak: Peak
 
 
-def _sized(
-    function: Callable[..., Any], arguments_of: Callable[[int], Any], least: int, wanted: float, target: Target
-) -> _Sized:
-    """The size at which the projected peak is nearest to what is wanted.
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    """A program at any size.
 
-    The peak is what the program's values take. What a compiler packs beside them does not count: an instance stays the
-    same, and what was measured of it good, whatever is learned about that.
+    The peak is what the program's values take, and not what a compiler packs beside them.
     """
-    storing = Storing(window=target.machine().longest_fused_reduction)
 
-    def at(size: int) -> _Sized:
-        arguments = arguments_of(size)
-        program = read(jax.make_jaxpr(function)(*arguments), target.platform)
+    function: Callable[..., Any]
+    arguments_of: Callable[[int], Any]
+    target: Target
+
+    def __call__(self, size: int) -> _Sized:
+        arguments = self.arguments_of(size)
+        program = read(jax.make_jaxpr(self.function)(*arguments), self.target.platform)
+        storing = Storing(window=self.target.machine().longest_fused_reduction)
         return _Sized(size=size, arguments=arguments, program=program, peak=project(program, storing))
 
+
+def _nearest(at: _Sizes, least: int, wanted: float) -> _Sized:
+    """The size from `least` on at which the projected peak is nearest to what is wanted."""
     found = at(least)
     while found.peak.bytes < wanted:
         growth = wanted / max(found.peak.bytes, 1)

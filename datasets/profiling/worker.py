@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from exla.datasets.profiling.campaign import Campaign, Instance, from_dict
-from exla.datasets.profiling.prepare import Prepared, prepare
+from exla.datasets.profiling.prepare import Prepared, Settled, prepare
 from exla.passes.decisions import to_json
 from exla.search.attempt import as_recorded
 from exla.search.child import difference, turns
@@ -108,7 +108,8 @@ def recorded(path: Path) -> list[Record]:
 def measure(campaign: Campaign, instance: Instance, path: Path, say: Callable[[dict[str, Any]], None]) -> None:
     """Measure what the records lack of an instance."""
     began = time.perf_counter()
-    prepared = prepare(instance, campaign.target)
+    before = recorded(path)
+    prepared = prepare(instance, campaign.target, Settled.by(before))
     attempt = prepared.attempt
     key = make_key(**describe(attempt.call, attempt.target), limit=str(attempt.limit_bytes))
     extra = {
@@ -124,7 +125,6 @@ def measure(campaign: Campaign, instance: Instance, path: Path, say: Callable[[d
         extra=extra,
         limit_bytes=attempt.limit_bytes,
     )
-    before = recorded(path)
     writer.done = {r.candidate for r in before}
     candidates = prepared.candidates(campaign)
     say({"candidates": len(candidates) + 1, "prepared_s": time.perf_counter() - began})

@@ -8,17 +8,19 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
 from exla.cli import main
+from exla.datasets.profiling import prepare as preparing
 from exla.datasets.profiling import run as running
 from exla.datasets.profiling import worker
 from exla.datasets.profiling.campaign import Campaign
 from exla.datasets.profiling.export import export, times
-from exla.datasets.profiling.prepare import prepare
+from exla.datasets.profiling.prepare import Settled, prepare
 from exla.datasets.profiling.run import Finished, Folder, measure_instance, run_campaign
 from exla.datasets.profiling.worker import recorded
 from exla.datasets.tpugraphs_adapter import read
@@ -57,6 +59,34 @@ def test_the_default_is_first_and_each_candidate_is_there_once(finished):
     timed = {json.dumps(r.decisions, sort_keys=True) for r in records if r.extra.get("preliminary")}
     assert {json.dumps(r.decisions, sort_keys=True) for r in final} >= timed
     assert any(len(r.extra.get("halves", ())) == 2 for r in final), "the noise is measured"
+
+
+def test_what_was_measured_stays_good_when_a_planner_projects_otherwise(finished, tmp_path, monkeypatch):
+    """The size and the limit of records are used, not those that would be found today."""
+    (instance,) = SMALL.instances()
+    records = recorded(finished.records_of(instance.name))
+    then = prepare(instance, "cpu", Settled.by(records))
+    real = preparing.project
+    grown = lambda *a, **kw: replace(real(*a, **kw), bytes=2 * real(*a, **kw).bytes)  # noqa: E731
+    monkeypatch.setattr(preparing, "project", grown)
+    today = prepare(instance, "cpu")
+    assert today.size < then.size == records[0].extra["size"]
+    assert then.attempt.limit_bytes == records[0].limit_bytes != today.attempt.limit_bytes
+    exported = export([Folder.open(finished.path)], tmp_path, say=pytest.fail)
+    assert not exported.left_out.get("replay miss") and sum(exported.instances.values()) == 1
+    # A run that was stopped goes on at the size at which it began.
+    path = tmp_path / "half.jsonl"
+    path.write_text("\n".join(lines_of(finished)[:2]) + "\n")
+    worker.measure(SMALL, instance, path, lambda said: None)
+    assert {r.extra["size"] for r in recorded(path)} == {then.size}
+
+
+@pytest.mark.parametrize("bad", [{"size": "7"}, {"size": -7}, {"size": True}, {}])
+def test_a_record_that_names_no_size_settles_nothing(bad, finished):
+    record = recorded(finished.records_of("chamfer-1MB-0.3"))[0]
+    assert Settled.by([record]) == Settled(size=record.extra["size"], limit_bytes=record.limit_bytes)
+    assert Settled.by([replace(record, extra=bad)]) is None
+    assert Settled.by([replace(record, limit_bytes=None)]) is None
 
 
 def test_what_is_finished_is_not_done_again(finished):
