@@ -2,8 +2,10 @@
 
 The derivative of a maximum finds the largest element by `x == max(x)`. A split may compute `x` in several loops, once
 for the maximum and once to be compared with it. A sum or a product of matrices has other bits in each of them, even
-over the same chunks: XLA adds in another order where it fuses the sum with what follows than where it does not. So a
-split after which the two sides of such a comparison are made of one of these from two places is not offered.
+over the same chunks: XLA adds in another order where it fuses the sum with what follows than where it does not. So has
+`a * b + c`: where LLVM sees product and sum in one kernel it rounds once, and where the product is stored it rounds
+twice; and so has a division by a constant, which is a multiplication where XLA sees the constant. So a split after
+which the two sides of such a comparison are made of one of these from two places is not offered.
 
     steady = Steady(start)          # of a program whose equations are numbered
     steady.holds(candidate)         # whether the sides of every comparison share each such sum's place
@@ -17,6 +19,7 @@ with distances of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +29,7 @@ import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.primitives import TRANSCENDENTAL, named
 from exla.ir.program import Program
 from exla.ir.scopes import equation_number
 from exla.passes.split.loop import Carry, Loop
@@ -38,6 +42,15 @@ SHAPE_DEPENDENT = frozenset(
     }
 )
 """Primitives whose results may have other bits where they are computed in other pieces."""
+MULTIPLYING = named("square integer_pow") | TRANSCENDENTAL
+"""Primitives that end with a multiplication, or may: an addition may take it in before it is rounded."""
+ADDING = named("add sub add_any") | TRANSCENDENTAL
+"""Primitives that may begin with an addition."""
+LOOKED_THROUGH = named("""
+    neg broadcast_in_dim transpose slice dynamic_slice rev convert_element_type reshape squeeze expand_dims
+    optimization_barrier
+""")
+"""Primitives that leave the numbers of their first operand what they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +127,7 @@ class _Walk:
     """Follows which places reach the two sides of each comparison.
 
     Attributes:
-      numbers: the equations that are followed; None = all that depend on shapes.
+      numbers: the equations that are followed; None = all whose bits depend on where they are computed.
       compared: the place of each comparison -> the equations that both its sides are made of, and the user's line.
       holds: whether each of these reaches both sides of a comparison as one array, or from one place.
     """
@@ -138,20 +151,27 @@ class _Walk:
             else:
                 if eqn.primitive.name in COMPARISONS and _is_inexact(eqn.invars[0]):
                     self._compare(operands[0], operands[1], place, program.source(position))
-                results = self._equation(eqn, operands, place)
+                results = self._equation(program, eqn, operands, place)
             known.update(zip(eqn.outvars, results, strict=True))
         return [of(v) for v in program.outvars]
 
-    def _equation(self, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
+    def _equation(self, program: Program, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
         made = NOWHERE.union(*operands)
         results = self._turns(eqn, operands, place) if _compat.bodies(eqn) else [made] * len(eqn.outvars)
-        if eqn.primitive.name in SHAPE_DEPENDENT:
-            number = equation_number(eqn)
-            name = place if number is None else number
-            if self.numbers is None or name in self.numbers:
-                own = frozenset(((name, place),))
-                return [frozenset((Array((*place, k), own | _places(reach)),)) for k, reach in enumerate(results)]
+        number = equation_number(eqn)
+        name = place if number is None else number
+        if (
+            name in self.numbers
+            if self.numbers is not None and number is not None
+            else self._varies(program, eqn, name)
+        ):
+            own = frozenset(((name, place),))
+            return [frozenset((Array((*place, k), own | _places(reach)),)) for k, reach in enumerate(results)]
         return results
+
+    def _varies(self, program: Program, eqn: Any, name: Name) -> bool:
+        """Whether an equation that is to be followed has other bits where it is computed elsewhere."""
+        return (self.numbers is None or name in self.numbers) and depends_on_place(program, eqn)
 
     def _turns(self, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
         """What the results of the user's control flow are made of: what its turns make of what they are given."""
@@ -199,6 +219,61 @@ class _Walk:
         for name in shared:
             if len({array.key for array in both if any(name == n for n, _ in array.places)}) > 1:
                 self.holds &= len({at for n, at in _places(both) if n == name}) == 1
+
+
+def depends_on_place(program: Program, eqn: Any) -> bool:
+    """Whether the bits of an equation's results depend on what else is computed beside it."""
+    name = eqn.primitive.name
+    if name in SHAPE_DEPENDENT:
+        return True
+    if not any(_is_inexact(v) for v in eqn.outvars):
+        return False
+    if name == "div":
+        return _rounds_as_product(program, eqn)
+    return name in ADDING and any(_is_product(program, v) for v in eqn.invars)
+
+
+def _is_product(program: Program, v: Any) -> bool:
+    """Whether a value is a product that is rounded, so that it may as well not be."""
+    eqn = _maker(program, v)
+    if eqn is None:
+        return False
+    name = eqn.primitive.name
+    if name == "mul":
+        return not any(_is_power_of_two(_constant(program, factor)) for factor in eqn.invars)
+    return _rounds_as_product(program, eqn) if name == "div" else name in MULTIPLYING
+
+
+def _rounds_as_product(program: Program, division: Any) -> bool:
+    """Whether a division is by a constant whose inverse is not exact."""
+    divisor = _constant(program, division.invars[1])
+    return divisor is not None and not _is_power_of_two(divisor)
+
+
+def _constant(program: Program, v: Any) -> Any:
+    """The one number that a value holds; None where it is no literal."""
+    while not isinstance(v, Literal):
+        eqn = _maker(program, v, LOOKED_THROUGH - {"broadcast_in_dim"})
+        if eqn is None or eqn.primitive.name != "broadcast_in_dim":
+            return None
+        v = eqn.invars[0]
+    return v.val
+
+
+def _maker(program: Program, v: Any, through: frozenset[str] = LOOKED_THROUGH) -> Any:
+    """The equation that computes a value, whatever moves it; None where there is none."""
+    while not isinstance(v, Literal) and v in program.producers:
+        eqn = program.eqns[program.producers[v]]
+        if eqn.primitive.name not in through:
+            return eqn
+        v = eqn.invars[0]
+    return None
+
+
+def _is_power_of_two(number: Any) -> bool:
+    if number is None or np.ndim(number) or np.iscomplexobj(number):
+        return False
+    return abs(math.frexp(float(number))[0]) == 0.5
 
 
 def _is_inexact(v: Any) -> bool:

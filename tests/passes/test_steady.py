@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from exla.call import read
 from exla.ir.emit import emit
 from exla.ir.memory import Storing, project
 from exla.ir.scopes import numbered
+from exla.passes import steady as module
 from exla.passes.decisions import Growth, to_json
 from exla.passes.split.decide import apply_seed, enumerate_splits
 from exla.passes.steady import Steady
@@ -169,6 +171,77 @@ def split_twice(made):
                 if inner.decision.path:
                     chunk = max(inner.region.least_chunk, inner.region.size // 2)
                     yield (seed.split(8), inner.split(chunk)), apply_seed(first, inner, chunk)
+
+
+def rounded_shares(x, y):
+    """The gradient of the largest shares of a softmax of what products and sums make of one array."""
+
+    def total(z):
+        scores = jnp.sum(jnp.abs(z[:, None] - y[None]), axis=-1)
+        shares = jax.nn.softmax(jax.nn.silu(jnp.sqrt(1.0 + jnp.abs(scores))), axis=1)
+        return jnp.sum(jnp.min(shares, axis=1)) + jnp.sum(jnp.max(shares, axis=0))
+
+    return jax.grad(total)(x)
+
+
+def test_a_sum_takes_in_a_product_where_it_sees_it(monkeypatch):
+    """Two splits in turn, the first of the sum that makes the array: only elements are computed in two places."""
+    if " fma" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this processor rounds every product")
+    values = tuple(v[:, :2] for v in arguments(96, 160))
+    made = space(rounded_shares, values, share=0.1)
+    want = in_float64(rounded_shares, values)
+    growths = [
+        Growth(small_bytes=64, online=online, again=again) for online, again in itertools.product((0, 1), (0, 1))
+    ]
+
+    def is_wrong(program):
+        (got,) = jax.jit(emit(program, EXPANSIONS))(*values)
+        return np.max(np.abs(got - want)) > 1e-3 * np.abs(want).max()
+
+    def in_turn():
+        start = made.root.program
+        for seed in enumerate_splits(start, made.unfused(made.root).held, growths, values=8):
+            if seed.region.size > 2:
+                continue
+            first = apply_seed(start, seed, 1)
+            for other in enumerate_splits(first, project(first, Storing(fused=False)).held, growths, values=8):
+                if not other.decision.path and other.region.size > 8:
+                    yield apply_seed(first, other, 8)
+
+    jax.config.update("jax_disable_most_optimizations", False)  # it is optimisation that takes products in
+    steady = made.steady(made.root)
+    wrong = [p for p in in_turn() if is_wrong(p)]
+    assert wrong and not any(steady.holds(p) for p in wrong)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "depends_on_place", lambda program, eqn: eqn.primitive.name in module.SHAPE_DEPENDENT)
+        for program in wrong:
+            program.known.pop("steady", None)
+        assert any(Steady(program=steady.program).holds(p) for p in wrong), "sums alone do not tell"
+
+
+ELEMENTWISE = {
+    "a product and a sum": (lambda a, b, c: a * b + c, True),
+    "less a product": (lambda a, b, c: c - (-(a * b))[::1], True),
+    "a square": (lambda a, b, c: jnp.square(a) - c, True),
+    "an exponential": (lambda a, b, c: jnp.exp(a) + c, True),
+    "an exact product": (lambda a, b, c: 2.0 * a + c, False),
+    "an exact part": (lambda a, b, c: a / 4 + c, False),
+    "a bound between": (lambda a, b, c: jnp.maximum(a * b, 0.0) + c, False),
+    "sums alone": (lambda a, b, c: a + b - c, False),
+    "a quotient": (lambda a, b, c: a / b + c, False),
+    "a third": (lambda a, b, c: a / 3.0, True),
+    "a third of all": (lambda a, b, c: a / jnp.full_like(a, 3.0), True),
+    "a third and a sum": (lambda a, b, c: jnp.sqrt(a / 3.0) + c, True),
+    "integers": (lambda a, b, c: a.astype(int) * b.astype(int) + 1 > 0, False),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_what_is_rounded_once_or_twice_depends_on_its_place(name):
+    function, depends = ELEMENTWISE[name]
+    program = read(jax.make_jaxpr(function)(*(np.ones(3, np.float32) for _ in range(3))), "cpu")
+    assert any(module.depends_on_place(program, eqn) for eqn in program.eqns) == depends
 
 
 def test_a_saved_plan_that_computes_what_is_compared_twice_is_refused(tmp_path):
