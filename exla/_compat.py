@@ -831,6 +831,13 @@ def constants_as_inputs(jaxpr: Any) -> Any:
     return jaxpr.replace(constvars=[], invars=invars, debug_info=_nameless(jaxpr, len(invars)))
 
 
+def with_equations(jaxpr: Any, *, invars: Sequence[Any], eqns: Sequence[Any], outvars: Sequence[Any]) -> Any:
+    """A jaxpr with other equations, inputs and outputs; its effects stay."""
+    same = len(invars) == len(jaxpr.invars)
+    debug = jaxpr.debug_info if same else _nameless(jaxpr, len(invars))
+    return jaxpr.replace(invars=list(invars), eqns=list(eqns), outvars=list(outvars), debug_info=debug)
+
+
 def is_extended(dtype: Any) -> bool:
     """Whether a dtype is one of JAX's own (PRNG keys), which NumPy does not know."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))

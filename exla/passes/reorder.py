@@ -28,7 +28,7 @@ from exla.ir.memory import Path
 from exla.ir.program import Program
 from exla.passes.decisions import Order, Reorder
 from exla.passes.paths import at_site, bodies_to_rewrite
-from exla.passes.replace import rewritten
+from exla.passes.rewritten import rewritten
 
 OPTIMIZERS: dict[str, Any] = {
     "flops": opt_einsum.DynamicProgramming(minimize="flops"),
@@ -220,7 +220,8 @@ def apply_reorder(program: Program, decision: Reorder) -> Program:
         found = contraction(inner, position)
         if found is None or not _is_order(decision.order, len(found.factors)):
             raise ReplayMiss(f"{decision}: there is no contraction of that many factors")
-        return rewritten(inner, position, lambda get: [_evaluated(found, decision.order, get)])
+        reads = [factor.atom for factor in found.factors]
+        return rewritten(inner, position, reads, lambda get: [_evaluated(found, decision.order, get)])
 
     return at_site(program, decision, change)
 

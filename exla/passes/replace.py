@@ -22,17 +22,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from exla import _compat
-from exla._compat import Literal
 from exla.errors import OptionError, ReplayMiss
-from exla.ir.check import check
 from exla.ir.indexed import Term
 from exla.ir.memory import Path
-from exla.ir.program import Program, as_struct, canonical, evaluate
+from exla.ir.program import Program, as_struct, evaluate
 from exla.ir.rewrites import REPLACE_RULES, Admitted, ReplaceRule
 from exla.passes.decisions import Replace
 from exla.passes.match import Found, find
 from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.patterns import Pattern, spelling, spellings
+from exla.passes.rewritten import rewritten
 from exla.passes.unless import unless_p
 
 
@@ -125,48 +124,8 @@ def _replace(program: Program, position: int, decision: Replace) -> Program:
     admitted = rule.guard(found.match)
     if isinstance(admitted, str):
         raise ReplayMiss(f"{decision}: {admitted}")
-    return rewritten(program, position, lambda get: compute(rule, found, admitted, get))
-
-
-def rewritten(program: Program, position: int, compute: Callable[[Callable[[Any], Any]], list[Any]]) -> Program:
-    """A program in which one equation's results are computed in another way.
-
-    Args:
-      program: the program.
-      position: the equation.
-      compute: takes a function from a variable of the program to its value, and returns the equation's results.
-
-    Returns:
-      The program, canonical, without what nothing needs any more.
-    """
-
-    def flat(*values: Any) -> list[Any]:
-        env = dict(zip(program.invars, values, strict=True))
-
-        def get(atom: Any) -> Any:
-            if isinstance(atom, Literal):
-                return atom.val
-            if atom not in env:
-                run(program.producers[atom])
-            return env[atom]
-
-        def run(i: int) -> None:
-            eqn = program.eqns[i]
-            if i == position:
-                with _compat.equation_context(eqn):
-                    results = compute(get)
-            else:
-                results = _compat.bind(eqn, *[get(v) for v in eqn.invars])
-            env.update(zip(eqn.outvars, results, strict=True))
-
-        for i, eqn in enumerate(program.eqns):
-            if not all(v in env for v in eqn.outvars):
-                run(i)
-        return [get(v) for v in program.outvars]
-
-    closed = jax.make_jaxpr(flat)(*(as_struct(v.aval) for v in program.invars))
-    made = canonical(closed)
-    return check(Program(jaxpr=made.jaxpr, consts=(*made.consts, *program.consts)))
+    reads = [found.terms[name].atom for name in rule.arguments] + [v for _, v in admitted.extras] + list(found.leaves)
+    return rewritten(program, position, reads, lambda get: compute(rule, found, admitted, get))
 
 
 def compute(rule: ReplaceRule, found: Found, admitted: Admitted, get: Callable[[Any], Any]) -> list[Any]:

@@ -23,7 +23,7 @@ from exla.ir.products import axes_of, copied_bytes
 from exla.ir.program import Program
 from exla.passes.decisions import Swap
 from exla.passes.paths import at_site, bodies_to_rewrite
-from exla.passes.replace import rewritten
+from exla.passes.rewritten import rewritten
 
 
 def enumerate_swaps(program: Program, path: Path = ()) -> Iterator[Swap]:
@@ -51,7 +51,7 @@ def apply_swap(program: Program, decision: Swap) -> Program:
         eqn = inner.eqns[position]
         if not _can_swap(eqn):
             raise ReplayMiss(f"{decision}: equation {position} is no product whose operands can be swapped")
-        return rewritten(inner, position, lambda get: [_evaluated(eqn, get)])
+        return rewritten(inner, position, eqn.invars, lambda get: [_evaluated(eqn, get)])
 
     return at_site(program, decision, change)
 

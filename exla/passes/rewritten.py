@@ -1,0 +1,113 @@
+"""One equation's results computed in another way: what every rewrite comes down to.
+
+    rewritten(program, position, reads, lambda get: [jnp.exp(get(x))])
+
+What is new is traced by itself and put in the equation's place; the equations around it stay what they are. That is
+the program that tracing all of it anew would make, equation for equation, and takes a tenth of the time in a program of
+hundreds of equations. Where a result is of a weaker type than the old one, so that types change downstream, and where
+something is read that is computed later, all of it is traced anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from exla import _compat
+from exla._compat import Literal
+from exla.ir.check import check
+from exla.ir.program import Program, as_struct, batched, canonical, live, variables
+
+Get = Callable[[Any], Any]
+"""From a variable or literal of a program to its value."""
+
+
+def rewritten(program: Program, position: int, reads: Iterable[Any], compute: Callable[[Get], list[Any]]) -> Program:
+    """A program in which one equation's results are computed in another way.
+
+    Args:
+      program: the program.
+      position: the equation.
+      reads: what `compute` asks for; variables and literals.
+      compute: takes a function from a variable of the program to its value, and returns the equation's results.
+
+    Returns:
+      The program, canonical, without what nothing needs any more.
+    """
+    made = _spliced(program, position, list(dict.fromkeys(variables(reads))), compute)
+    return check(_traced_anew(program, position, compute) if made is None else made)
+
+
+def _spliced(
+    program: Program, position: int, reads: Sequence[Any], compute: Callable[[Get], list[Any]]
+) -> Program | None:
+    """The program with the new equations in the place of the old one; None where more than that one changes."""
+    eqn = program.eqns[position]
+    if any(program.producers.get(v, -1) >= position for v in reads):
+        return None
+
+    def flat(*values: Any) -> list[Any]:
+        env = dict(zip(reads, values, strict=True))
+        with _compat.equation_context(eqn):
+            return compute(lambda atom: atom.val if isinstance(atom, Literal) else env[atom])
+
+    new = canonical(jax.make_jaxpr(flat)(*(as_struct(v.aval) for v in reads)))
+    results = dict(zip(eqn.outvars, new.outvars, strict=True))
+    if new.jaxpr.effects or any(old.aval != result.aval for old, result in results.items()):
+        return None
+    names = dict(zip(new.invars[len(new.consts) :], reads, strict=True))
+    inserted = [_renamed(e, names) for e in new.eqns]
+    results = {old: _name(result, names) for old, result in results.items()}
+    eqns = [*program.eqns[:position], *inserted, *(_renamed(e, results) for e in program.eqns[position + 1 :])]
+    jaxpr = _compat.with_equations(
+        program.jaxpr,
+        invars=[*new.invars[: len(new.consts)], *program.invars],
+        eqns=eqns,
+        outvars=[_name(v, results) for v in program.outvars],
+    )
+    return live(batched(Program(jaxpr=jaxpr, consts=(*new.consts, *program.consts))))
+
+
+def _name(atom: Any, names: dict[Any, Any]) -> Any:
+    return atom if isinstance(atom, Literal) else names.get(atom, atom)
+
+
+def _renamed(eqn: Any, names: dict[Any, Any]) -> Any:
+    """An equation that reads other variables; itself where it reads none of those that are renamed."""
+    if not any(v in names for v in variables(eqn.invars)):
+        return eqn
+    return eqn.replace(invars=[_name(v, names) for v in eqn.invars])
+
+
+def _traced_anew(program: Program, position: int, compute: Callable[[Get], list[Any]]) -> Program:
+    """The program, every equation of it evaluated again."""
+
+    def flat(*values: Any) -> list[Any]:
+        env = dict(zip(program.invars, values, strict=True))
+
+        def get(atom: Any) -> Any:
+            if isinstance(atom, Literal):
+                return atom.val
+            if atom not in env:
+                run(program.producers[atom])
+            return env[atom]
+
+        def run(i: int) -> None:
+            eqn = program.eqns[i]
+            if i == position:
+                with _compat.equation_context(eqn):
+                    results = compute(get)
+            else:
+                results = _compat.bind(eqn, *[get(v) for v in eqn.invars])
+            env.update(zip(eqn.outvars, results, strict=True))
+
+        for i, eqn in enumerate(program.eqns):
+            if not all(v in env for v in eqn.outvars):
+                run(i)
+        return [get(v) for v in program.outvars]
+
+    closed = jax.make_jaxpr(flat)(*(as_struct(v.aval) for v in program.invars))
+    made = canonical(closed)
+    return Program(jaxpr=made.jaxpr, consts=(*made.consts, *program.consts))
