@@ -45,8 +45,7 @@ def product_bytes(*, batch: int, rows: int, columns: int, depth: int, item_bytes
     packed = batch * (min(rows, 8 * columns) + columns) * min(depth, DEPTH) * item_bytes
     if batch > 1:
         return WALK * packed
-    by_task = depth <= SHORT and rows < 8 * columns and columns < 8 * rows
-    return packed * (WALK * threads if by_task else 1)
+    return packed * (WALK * threads if _packs_by_task(rows, columns, depth) else 1)
 
 
 def convolution_bytes(
@@ -88,14 +87,22 @@ def convolution_bytes(
 def _packed_patches(places: int, features: int, depth: int, threads: int) -> int:
     """Elements of patches and kernel that Eigen packs at once, for so many places, features, and numbers in a patch.
 
-    Where there are more than enough tasks for every thread, each packs what it works on, and little of what was
-    allocated is touched.
+    The kernel is packed whole. Where there are more than enough tasks for every thread, each packs the patches that it
+    works on, and little of what was allocated is touched; with both long and small patches, it is as for products.
     """
     packed = (places + features) * (min(depth, DEPTH) + 7) * 21 // 20
+    if _packs_by_task(places, features, depth):
+        return WALK * threads * packed
+    kernel = features * (depth + 7) * 21 // 20
     tasks = threads * next((count for most, count in TASKS if threads <= most), 1)
     if places * min(depth, SLICE) > BLOCK * tasks:
-        return 2 * TASK * threads
-    return min(packed, TASK * tasks)
+        return 2 * TASK * threads + kernel
+    return min(packed, TASK * tasks) + kernel
+
+
+def _packs_by_task(rows: int, columns: int, depth: int) -> bool:
+    """Whether each task of a product packs blocks of both operands for itself."""
+    return depth <= SHORT and rows < 8 * columns and columns < 8 * rows
 
 
 def sort_bytes(*, length: int, operands: int) -> int:

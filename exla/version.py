@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from functools import cache
 from pathlib import Path
 
@@ -15,8 +16,9 @@ def rules_hash() -> str:
     are not replayed."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    for folder in ("ir", "rules", "passes", "search"):
-        for path in sorted(p for kind in ("*.py", "*.json") for p in (root / folder).rglob(kind)):
-            digest.update(str(path.relative_to(root)).encode())
-            digest.update(path.read_bytes())
+    folders = (root / name for name in ("ir", "rules", "passes", "search"))
+    paths = (sorted(p for kind in ("*.py", "*.json") for p in folder.rglob(kind)) for folder in folders)
+    for path in (*itertools.chain.from_iterable(paths), root / "scratch.py"):
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -61,7 +61,9 @@ def library_bytes(eqn: Any, storing: Storing) -> int:
         length = max(eqn.params["fft_lengths"], default=1)
         rows = math.prod(largest.shape) // max(length, 1)
         return transform_bytes(rows=rows, length=length, item_bytes=_compat.item_bytes(largest.dtype), threads=threads)
-    return INDEX_BYTES * eqn.invars[0].aval.shape[-1] if name == "top_k" else 0
+    if name == "top_k":
+        return INDEX_BYTES * eqn.invars[0].aval.shape[eqn.params.get("axis", -1)]
+    return 0
 
 
 def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
@@ -114,7 +116,7 @@ def _convolution_bytes(eqn: Any, threads: int) -> int:
         window=tuple(kernel[axis] for axis in numbers.rhs_spec[2:]),
         groups=eqn.params["feature_group_count"],
         is_dilated=any(d > 1 for d in eqn.params["lhs_dilation"]),
-        item_bytes=_compat.item_bytes(eqn.invars[0].aval.dtype),
+        item_bytes=max(_compat.item_bytes(v.aval.dtype) for v in (eqn.invars[0], eqn.outvars[0])),
         threads=threads,
     )
 

@@ -6,19 +6,10 @@ its own: YNNPACK fusions, Eigen's matrix products, sorts, Fourier transforms and
 
     scratch_bytes(compiled.as_text(), threads=2)
 
-returns the largest such scratch of any one instruction. The formulas are what the libraries were seen to request
-(every allocation above 32 kB traced), rounded up where what is requested depends on the machine's caches:
-
-* a fusion of YNNPACK: every value inside it, twice for the copies that it packs; one that is a single matrix product
-  packs its operands and writes its result where the compiler wants it;
-* a matrix product: both operands packed in blocks of at most `DEPTH` along the contracted axis, for all batches at
-  once. With both sides long and a short contraction each task allocates its own blocks, and the C library's aligned
-  allocations do not reuse them at once; `WALK` is how many sets per thread were seen to stay resident;
-* a convolution: its patches and its kernel packed, as a matrix product's operands are, unless there are tasks enough
-  for each to pack its own; in groups, over volumes and of dilated images more (`exla.scratch.convolution_bytes`);
-* a stable sort: one temporary record of 16 bytes per operand and element of a row;
-* a Fourier transform: `LANES` rows per thread at a time;
-* a top-k: one index per element of a row.
+returns the largest such scratch of any one instruction. What products, convolutions, sorts and Fourier transforms take
+is in `exla.scratch`. A fusion of YNNPACK takes every value inside it, twice for the copies that it packs; one that is a
+single matrix product packs its operands and writes its result where the compiler wants it. A top-k takes one index per
+element of a row.
 """
 
 from __future__ import annotations
@@ -158,7 +149,7 @@ def _convolution(instruction: Instruction, threads: int) -> int:
     if labels is None or size is None or len(instruction.operands) != 2:
         return 0
     groups = re.search(r"feature_group_count=(\d+)", instruction.text)
-    (kind, image), (_, result) = instruction.operands[0], instruction.results[0]
+    (kind, image), (made, result) = instruction.operands[0], instruction.results[0]
     channels, features = image[labels[1].index("f")], result[labels[2].index("f")]
     return convolution_bytes(
         image=(math.prod(image) // max(channels, 1), channels),
@@ -166,7 +157,7 @@ def _convolution(instruction: Instruction, threads: int) -> int:
         window=tuple(int(d) for d in size[1].split("x")),
         groups=int(groups[1]) if groups else 1,
         is_dilated="lhs_dilate" in instruction.text,
-        item_bytes=_item_bytes(kind),
+        item_bytes=max(_item_bytes(kind), _item_bytes(made)),
         threads=threads,
     )
 
