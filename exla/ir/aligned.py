@@ -5,7 +5,7 @@
 A gather looks anywhere along an axis that it indexes, so that nothing which it reads could be cut along it. Where the
 indices of that axis count along one of the gather's own batch axes, each batch index reads its own slice, and both are
 one axis: the logits of labels, the diagonal of a matrix, `fill_diagonal`, and the scatters that are their gradients.
-Every bit stays the same.
+No number changes: the same elements are read, and the same ones are added to, in another order at most.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def bind_aligned(eqn: Any, operands: Sequence[Any], aligned: Aligned, parts: Seq
     batched |= {axis: count.axis for axis, count in aligned.axes.items()}
     left = [tuple(a for a in every if a not in aligned.axes) for every in (dropped, mapped)]
     changes = dict(zip(names, (*left, tuple(batched[a] for a in sorted(batched))), strict=True))
-    # Neither order nor uniqueness of whole indices says anything about a part of them.
+    # Whole indices that are unique are so for each number that is counted, without it; their order says nothing.
     return _compat.bind(
         eqn,
         operand,
@@ -85,7 +85,6 @@ def bind_aligned(eqn: Any, operands: Sequence[Any], aligned: Aligned, parts: Seq
         *updates,
         dimension_numbers=numbers._replace(operand_batching_dims=tuple(sorted(batched)), **changes),
         indices_are_sorted=False,
-        unique_indices=False,
     )
 
 
@@ -102,7 +101,8 @@ def _aligned(eqn: Any, counting: Counting) -> Aligned | None:
         width = part.aval.shape[-1]
         axis, count = mapped[position], counting.along(part) if width == 1 else None
         position += width
-        is_free = count is not None and axis in dropped and count.axis not in used and len(axes) + 1 < len(mapped)
+        is_free = axis in dropped and len(axes) + 1 < len(mapped)
+        is_free = is_free and count is not None and count.axis not in used and count.axis < len(indices.shape) - 1
         if count is not None and is_free and _lies_on(operand.shape[axis], count, indices.shape, scatters):
             axes[axis] = count
             used.add(count.axis)

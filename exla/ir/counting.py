@@ -11,10 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from exla import _compat
 from exla._compat import Literal
 
 SAME = frozenset({"copy", "copy_p", "stop_gradient"})
 """Primitives whose result is their operand."""
+RESHAPED = frozenset({"reshape", "squeeze", "expand_dims"})
+KNOWN = frozenset({"iota", "select_n", "clamp", "max", "min", "add"}) | frozenset(
+    {"convert_element_type", "broadcast_in_dim", "transpose", *RESHAPED, *SAME}
+)
+"""Primitives whose results may count, where their operands do."""
+DEEPEST = 64
+"""Equations that are looked through, one behind another, at most: indices are made of a dozen."""
 
 
 class Count(NamedTuple):
@@ -40,32 +48,39 @@ class Counting:
         self.producers = producers
         self.constants = constants
 
-    def along(self, atom: Any) -> Count | None:
+    def along(self, atom: Any, depth: int = 0) -> Count | None:
         """The axis along which a value's i-th element is i, or i more than the first; None where there is none.
 
         Args:
           atom: a variable or literal.
+          depth: equations that were looked through on the way to it.
         """
-        eqn = None if isinstance(atom, Literal) else self.producers.get(atom)
+        if isinstance(atom, Literal) or not _is_whole(atom.aval) or depth > DEEPEST:
+            return None
+        eqn = self.producers.get(atom)
         if eqn is None:
-            known = None if isinstance(atom, Literal) else self.constants.get(atom)
+            known = self.constants.get(atom)
             return None if known is None else _counted(np.asarray(known))
         name, params = eqn.primitive.name, eqn.params
+        if name not in KNOWN:
+            return None
         if name == "iota":
-            found = Count(int(params["dimension"]), 0)
-            return found if _holds(params["dtype"], found.last(params["shape"])) else None
+            counted = Count(int(params["dimension"]), 0)
+            return counted if _holds(params["dtype"], counted.last(params["shape"])) else None
         if name == "select_n":
             which = self._decided(eqn.invars[0])
-            return None if which is None else self.along(eqn.invars[1 + which])
+            return None if which is None else self.along(eqn.invars[1 + which], depth + 1)
         if name == "clamp":
             low, operand, high = eqn.invars
-            return self._kept(self._kept(self.along(operand), operand, low, least=True), operand, high, least=False)
+            found = self._kept(self.along(operand, depth + 1), operand, low, least=True)
+            return self._kept(found, operand, high, least=False)
         if name in ("max", "min"):
             operand, bound = self._with_number(eqn)
-            return self._kept(self.along(operand), operand, bound, least=name == "max")
+            return self._kept(self.along(operand, depth + 1), operand, bound, least=name == "max")
         if name == "add":
-            return self._shifted(*self._with_number(eqn))
-        if not eqn.invars or (below := self.along(eqn.invars[0])) is None:
+            return self._shifted(*self._with_number(eqn), depth + 1)
+        below = self.along(eqn.invars[0], depth + 1)
+        if below is None:
             return None
         before, after = eqn.invars[0].aval, eqn.outvars[0].aval
         axis: int | None = below.axis
@@ -76,10 +91,8 @@ class Counting:
             axis = axis if after.shape[axis] == before.shape[below.axis] else None
         elif name == "transpose":
             axis = list(params["permutation"]).index(below.axis)
-        elif name in ("reshape", "squeeze", "expand_dims"):
+        elif name in RESHAPED:
             axis = _same_axis(before.shape, after.shape, below.axis)
-        elif name not in SAME:
-            axis = None
         return None if axis is None else Count(axis, below.first)
 
     def parts(self, indices: Any) -> list[Any]:
@@ -95,13 +108,13 @@ class Counting:
         left, right = eqn.invars
         return (left, right) if self._number(right) is not None else (right, left)
 
-    def _shifted(self, operand: Any, by: Any) -> Count | None:
+    def _shifted(self, operand: Any, by: Any, depth: int) -> Count | None:
         """What counts, from a later first number on."""
-        found, number = self.along(operand), self._number(by)
-        if found is None or number is None or number < 0 or number != int(number):
+        found, number = self.along(operand, depth), self._number(by)
+        if found is None or number is None or number < 0:
             return None
         last = found.last(operand.aval.shape) + number
-        return Count(found.axis, found.first + int(number)) if _holds(operand.aval.dtype, int(last)) else None
+        return Count(found.axis, found.first + number) if _holds(operand.aval.dtype, last) else None
 
     def _kept(self, found: Count | None, operand: Any, bound: Any, *, least: bool) -> Count | None:
         """What counts, where a bound leaves all of it as it is."""
@@ -126,14 +139,22 @@ class Counting:
         is_less = True if found.last(eqn.invars[0].aval.shape) < number else False if number <= found.first else None
         return None if is_less is None else int(is_less == (eqn.primitive.name == "lt"))
 
-    def _number(self, atom: Any) -> float | None:
-        """The one number that a value holds, where it is known."""
+    def _number(self, atom: Any) -> int | None:
+        """The one whole number that a value holds, where it is known."""
+        if not _is_whole(atom.aval):
+            return None
         if isinstance(atom, Literal):
-            return float(atom.val) if np.ndim(atom.val) == 0 else None
+            return int(atom.val) if np.ndim(atom.val) == 0 else None
         eqn = self.producers.get(atom)
         if eqn is None or eqn.primitive.name not in ("broadcast_in_dim", "convert_element_type"):
             return None
-        return self._number(eqn.invars[0])
+        number = self._number(eqn.invars[0])
+        return number if number is not None and number >= 0 and _holds(atom.aval.dtype, number) else None
+
+
+def _is_whole(aval: Any) -> bool:
+    """Whether a type is of integers."""
+    return not _compat.is_extended(aval.dtype) and np.dtype(aval.dtype).kind in "iu"
 
 
 def _holds(dtype: Any, number: int) -> bool:
@@ -146,6 +167,8 @@ def _counted(values: np.ndarray) -> Count | None:
     if values.dtype.kind not in "iu" or not values.size:
         return None
     first = int(values.flat[0])
+    if first > np.iinfo(np.int64).max - max(values.shape, default=0):
+        return None
     for axis, count in enumerate(values.shape):
         counts: np.ndarray = first + np.arange(count).reshape([-1 if k == axis else 1 for k in range(values.ndim)])
         if count > 1 and first >= 0 and np.array_equal(values, np.broadcast_to(counts, values.shape)):

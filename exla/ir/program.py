@@ -198,15 +198,19 @@ def canonical(closed: Any, platform: str | None = None) -> Program:
         return evaluate(jaxpr, values, inline)
 
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
-    program = _with_batches(trace_function(flat, avals, closed.consts))
-    live = live_equations(program)
-    if len(live) == len(program.eqns):
+    return live(batched(trace_function(flat, avals, closed.consts)))
+
+
+def live(program: Program) -> Program:
+    """A program without the equations that no output or effect needs."""
+    needed = live_equations(program)
+    if len(needed) == len(program.eqns):
         return program
-    kept = program.jaxpr.replace(eqns=[program.eqns[i] for i in sorted(live)])
+    kept = program.jaxpr.replace(eqns=[program.eqns[i] for i in sorted(needed)])
     return Program(jaxpr=kept, consts=program.consts)
 
 
-def _with_batches(program: Program) -> Program:
+def batched(program: Program) -> Program:
     """A program whose gathers and scatters are batched along what their indices count along."""
     known = {v: c for v, c in zip(program.invars, program.consts, strict=False) if _is_at_hand(c)}
     aligned = find_aligned(program.jaxpr, known)
@@ -363,6 +367,9 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
         )
     if _compat.bodies(eqn):
         return interpret(eqn, operands, inline, source)
+    if eqn.primitive.name == "reshape" and eqn.params.get("dimensions") is not None:
+        with _compat.equation_context(eqn, source):
+            return [jax.lax.transpose(operands[0], eqn.params["dimensions"]).reshape(eqn.outvars[0].aval.shape)]
     is_shape_change = eqn.primitive.name in ("broadcast_in_dim", "reshape") and eqn.params.get("dimensions") is None
     if is_shape_change and np.shape(operands[0]) == tuple(eqn.outvars[0].aval.shape):
         return operands

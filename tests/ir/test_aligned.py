@@ -131,12 +131,12 @@ def test_what_does_not_stays_as_it_is(name):
     assert batched(program.jaxpr) == batched(jax.make_jaxpr(fn)(*arguments).jaxpr)
 
 
-def test_a_part_of_indices_that_are_sorted_and_unique_is_neither():
+def test_a_part_of_indices_that_are_sorted_and_unique_is_unique():
     def fn(x, i):
         return x.at[jnp.arange(ROWS), i].set(1.0, indices_are_sorted=True, unique_indices=True)
 
     (eqn,) = (e for e in checked(fn, (NUMBERS, PLACES)).eqns if e.primitive.name == "scatter")
-    assert not eqn.params["indices_are_sorted"] and not eqn.params["unique_indices"]
+    assert not eqn.params["indices_are_sorted"] and eqn.params["unique_indices"]
 
 
 def logits(x, y):
@@ -166,3 +166,81 @@ def test_losses_by_labels_are_split(name, differentiated):
         assert f.plan(x, y, i).compiled_bytes <= 1 << 20 < 8 * 1024 * 1024
         for got, want in zip(jax.tree.leaves(f(x, y, i)), jax.tree.leaves(loss(x, y, i)), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+def in_column_order(x, k):
+    rows = jax.lax.broadcasted_iota(jnp.int32, (ROWS, ROWS), 0)
+    return x[jnp.reshape(rows, (ROWS, ROWS), order="F"), k]
+
+
+def below_a_bound(x, k):
+    rows = jnp.arange(ROWS)
+    return x[jnp.where(rows < jax.lax.convert_element_type(ROWS - 0.9, jnp.int32), rows, 0), k[0]]
+
+
+NOT_ALIGNED = {"another order of elements": in_column_order, "a bound that is converted": below_a_bound}
+
+
+@pytest.mark.parametrize("name", NOT_ALIGNED)
+def test_what_only_looks_as_if_it_counted_reads_what_it_read(name):
+    columns = np.random.default_rng(0).integers(0, NUMBERS.shape[1], (ROWS, ROWS))
+    program = canonical(jax.make_jaxpr(NOT_ALIGNED[name])(NUMBERS, columns))
+    got = jax.jit(emit(program, EXPANSIONS))(*program.consts, NUMBERS, columns)[0]
+    np.testing.assert_array_equal(got, NOT_ALIGNED[name](NUMBERS, columns))
+
+
+def complex_labels(x, h):
+    return x[jnp.arange(ROWS), jnp.argmax(jnp.abs(h + 1j), 1)]
+
+
+def drawn_labels(x, h):
+    return x[jnp.arange(ROWS), jax.random.randint(KEY, (ROWS,), 0, 3)]
+
+
+def labels_of_a_deep_network(x, h):
+    for _ in range(500):
+        h = jnp.tanh(h * 2.0) + 1.0
+    return x[jnp.arange(ROWS), jnp.argmax(h, 1)]
+
+
+def labels_after_many_steps(x, h):
+    labels = jnp.argmax(h, 1)
+    for _ in range(500):
+        labels = jnp.maximum(labels + 1, 2)
+    return x[jnp.arange(ROWS), labels % 3]
+
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize(
+    "fn", [complex_labels, drawn_labels, labels_of_a_deep_network, labels_after_many_steps], ids=lambda f: f.__name__
+)
+def test_labels_may_come_from_anywhere(fn):
+    h = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
+    program = canonical(jax.make_jaxpr(fn)(NUMBERS, h))
+    got = jax.jit(emit(program, EXPANSIONS))(*program.consts, NUMBERS, h)[0]
+    np.testing.assert_array_equal(got, fn(NUMBERS, h))
+
+
+def test_an_axis_of_one_component_is_not_counted_along():
+    def fn(x, i):
+        index = jnp.concatenate([jax.lax.broadcasted_iota(jnp.int32, (ROWS, 1), 1), i[:, None]], 1)
+        numbers = jax.lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0, 1), start_index_map=(0, 1))
+        return jax.lax.gather(x, index, numbers, (1, 1))
+
+    program = canonical(jax.make_jaxpr(fn)(NUMBERS, PLACES))
+    got = jax.jit(emit(program, EXPANSIONS))(*program.consts, NUMBERS, PLACES)[0]
+    np.testing.assert_array_equal(got, fn(NUMBERS, PLACES))
+
+
+def test_constants_beyond_what_counts_are_read(monkeypatch):
+    with jax.enable_x64(True):
+        table = np.full(ROWS, 2**63 + 5, np.uint64)
+
+        def fn(x):
+            return x[jnp.arange(ROWS), (jnp.asarray(table) >> 3) % 3]
+
+        program = canonical(jax.make_jaxpr(fn)(NUMBERS))
+        got = jax.jit(emit(program, EXPANSIONS))(*program.consts, NUMBERS)[0]
+        np.testing.assert_array_equal(got, fn(NUMBERS))
