@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 from exla import _compat
 
+TYPES = tuple(map(jnp.dtype, ("float32", "float16", "bfloat16")))
+"""Types of numbers that the library computes with; the last one in the first."""
 MOST_PLACES = 3
 """Axes over which a window moves, at most, where the library is called."""
 
@@ -30,6 +33,8 @@ def in_order(eqn: Any, operands: Sequence[Any], source: Any = None) -> list[Any]
       source: replaces its source line, where it is not None.
     """
     if eqn.primitive.name != "conv_general_dilated" or eqn.params["batch_group_count"] != 1:
+        return None
+    if any(v.aval.dtype not in TYPES for v in eqn.invars):
         return None
     numbers = eqn.params["dimension_numbers"]
     places = len(numbers.lhs_spec) - 2

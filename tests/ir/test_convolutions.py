@@ -16,11 +16,9 @@ from exla.passes.unless import EXPANSIONS
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
-def convolution(numbers, **options):
-    places = len(numbers[0]) - 2
-    return lambda x, k: jax.lax.conv_general_dilated(
-        x, k, options.pop("strides", (1,) * places), "SAME", dimension_numbers=numbers, **options
-    )
+def convolution(numbers, strides=None, padding="SAME", **options):
+    strides = strides or (1,) * (len(numbers[0]) - 2)
+    return lambda x, k: jax.lax.conv_general_dilated(x, k, strides, padding, dimension_numbers=numbers, **options)
 
 
 CASES = {
@@ -30,6 +28,19 @@ CASES = {
     "one axis": (convolution(("NCW", "WOI", "WCN")), (2, 3, 9), (4, 5, 3)),
     "volumes": (convolution(("NCDHW", "OIDHW", "NCDHW")), (2, 3, 4, 5, 6), (4, 3, 3, 2, 1)),
     "groups": (convolution(("NCHW", "OIHW", "NCHW"), feature_group_count=3), (2, 6, 7, 6), (9, 2, 3, 3)),
+    "strides": (convolution(("NCHW", "OIHW", "NCHW"), strides=(2, 1)), (2, 3, 9, 6), (4, 3, 3, 2)),
+    "padding": (convolution(("NCHW", "OIHW", "NCHW"), padding=((2, 0), (0, 3))), (2, 3, 9, 6), (4, 3, 3, 2)),
+    "spread image": (
+        convolution(("NCHW", "OIHW", "NCHW"), lhs_dilation=(1, 2), padding=((1, 1), (0, 2))),
+        (2, 3, 5, 6),
+        (4, 3, 3, 2),
+    ),
+    "wider result": (
+        convolution(("NCHW", "OIHW", "NCHW"), preferred_element_type=jnp.float32),
+        (2, 3, 5, 6),
+        (4, 3, 3, 2),
+    ),
+    "empty": (convolution(("NCHW", "OIHW", "NCHW")), (0, 3, 5, 6), (4, 3, 3, 2)),
     "dilated": (convolution(("NCHW", "OIHW", "NCHW"), rhs_dilation=(2, 1)), (2, 3, 9, 6), (4, 3, 3, 2)),
 }
 DERIVATIVES = {"value": None, "of the image": 0, "of the kernel": 1}
@@ -65,14 +76,25 @@ def test_a_convolution_is_put_in_order(name, of):
     program = canonical(jax.make_jaxpr(fn)(*arguments), "cpu")
     found = list(convolutions(program.jaxpr))
     # The gradient of a kernel in groups has groups of the batch: that stays XLA's.
-    assert all(is_ordered(n) for n in found[: 1 if name == "groups" and which == 1 else None])
+    assert (found or name == "empty") and all(
+        is_ordered(n) for n in found[: 1 if name == "groups" and which == 1 else None]
+    )
     np.testing.assert_array_equal(jax.jit(emit(program, EXPANSIONS))(*arguments)[0], jax.jit(fn)(*arguments))
 
 
 def test_other_compilers_choose_for_themselves():
     fn, *shapes = CASES["NCHW"]
     program = canonical(jax.make_jaxpr(fn)(*(jnp.ones(s) for s in shapes)), "tpu")
+    (numbers,) = convolutions(program.jaxpr)
+    assert not is_ordered(numbers)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.complex64])
+def test_what_is_for_no_library_stays_as_it_is(dtype):
+    fn, *shapes = CASES["NCHW"]
+    program = canonical(jax.make_jaxpr(fn)(*(jnp.ones(s, dtype) for s in shapes)), "cpu")
     assert not any(is_ordered(n) for n in convolutions(program.jaxpr))
+    assert not any(eqn.primitive.name == "transpose" for eqn in program.eqns)
 
 
 @pytest.mark.parametrize("looped", [False, True], ids=["split", "in a scan of the user's"])
