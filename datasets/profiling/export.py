@@ -185,11 +185,12 @@ def made_again(
 
     Returns:
       The space of the instance at the size and under the limit that the records settle, the candidates, and of each its
-      record with the last time. What does not apply any more is left out.
+      record with the last time. What does not apply any more, and what is of another size, is left out.
     """
-    space = prepare(instance, target, Settled.by(record for record, _ in kept)).space
+    settled = Settled.by(record for record, _ in kept)
+    space = prepare(instance, target, settled).space
     candidates, rows = list[Candidate](), list[tuple[Record, int]]()
-    for record, value in _final(kept):
+    for record, value in _final([(r, v) for r, v in kept if Settled.by([r]) == settled]):
         try:
             candidate = space.build([from_json(d) for d in record.decisions]) if record.decisions else space.root
         except (ReplayMiss, ValueError):
