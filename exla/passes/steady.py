@@ -4,8 +4,9 @@ The derivative of a maximum finds the largest element by `x == max(x)`. A split 
 for the maximum and once to be compared with it. A sum or a product of matrices has other bits in each of them, even
 over the same chunks: XLA adds in another order where it fuses the sum with what follows than where it does not. So has
 `a * b + c`: where LLVM sees product and sum in one kernel it rounds once, and where the product is stored it rounds
-twice; and so has a division by a constant, which is a multiplication where XLA sees the constant. So a split after
-which the two sides of such a comparison are made of one of these from two places is not offered.
+twice; and so has a division by a constant, which is a multiplication where XLA sees the constant, and whatever is made
+of numbers in 16 bits, which are computed in 32 and may stay so until they are stored. So a split after which the two
+sides of such a comparison are made of one of these from two places is not offered.
 
     steady = Steady(start)          # of a program whose equations are numbered
     steady.holds(candidate)         # whether the sides of every comparison share each such sum's place
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from exla import _compat
@@ -228,6 +230,8 @@ def depends_on_place(program: Program, eqn: Any) -> bool:
         return True
     if not any(_is_inexact(v) for v in eqn.outvars):
         return False
+    if any(_is_narrow(v) for v in eqn.outvars):
+        return name not in LOOKED_THROUGH and any(_maker(program, v) is not None for v in eqn.invars)
     if name == "div":
         return _rounds_as_product(program, eqn)
     return name in ADDING and any(_is_product(program, v) for v in eqn.invars)
@@ -276,5 +280,10 @@ def _is_power_of_two(number: Any) -> bool:
     return abs(math.frexp(float(number))[0]) == 0.5
 
 
+def _is_narrow(v: Any) -> bool:
+    """Whether numbers are narrower than what they are computed in: between two operations they may stay unrounded."""
+    return _is_inexact(v) and bool(jax.dtypes.finfo(v.aval.dtype).bits < 32)
+
+
 def _is_inexact(v: Any) -> bool:
-    return np.issubdtype(getattr(v.aval, "dtype", np.int32), np.inexact)
+    return bool(jax.dtypes.issubdtype(getattr(v.aval, "dtype", np.int32), np.inexact))

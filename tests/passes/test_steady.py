@@ -233,6 +233,10 @@ ELEMENTWISE = {
     "a third": (lambda a, b, c: a / 3.0, True),
     "a third of all": (lambda a, b, c: a / jnp.full_like(a, 3.0), True),
     "a third and a sum": (lambda a, b, c: jnp.sqrt(a / 3.0) + c, True),
+    "in 16 bits": (lambda a, b, c: (a.astype(jnp.bfloat16) + b.astype(jnp.bfloat16)) - c.astype(jnp.bfloat16), True),
+    "rounded to 16 bits once": (lambda a, b, c: jnp.square(a).astype(jnp.float16), False),
+    "random numbers": (lambda a, b, c: jax.random.normal(jax.random.key(0), a.shape) * b + c, True),
+    "random bits": (lambda a, b, c: jax.random.bits(jax.random.key(0), a.shape), False),
     "integers": (lambda a, b, c: a.astype(int) * b.astype(int) + 1 > 0, False),
 }
 
