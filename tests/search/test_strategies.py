@@ -118,7 +118,7 @@ def test_the_analytic_strategy_goes_on_from_the_best_prediction():
     assert first.splits[0].axis == 1 and first.splits[0].chunk == 1 and first.options[0].value == "dots"
 
 
-@pytest.mark.parametrize(("projected", "asked"), [(2000, 1), (1100, 8)])
+@pytest.mark.parametrize(("projected", "asked"), [(2000, 1), (1100, 10)])
 def test_what_is_projected_far_above_the_limit_is_not_tried_again_and_again(projected, asked, monkeypatch):
     found = [replace(measured(split(2**k), status="over_limit"), projected_bytes=projected) for k in range(12)]
     everything = space(found)
@@ -128,6 +128,19 @@ def test_what_is_projected_far_above_the_limit_is_not_tried_again_and_again(proj
         count += bool(candidate.splits)
         session.tell(Outcome(status="over_limit", peak_bytes=4000 - 500 * count))
     assert count == asked
+
+
+def test_what_one_split_was_projected_too_low_by_is_held_against_others_only_when_several_failed():
+    def one(chunk, axis, projected, predicted_s):
+        made = measured(split(chunk, axis), status="over_limit", predicted_s=predicted_s)
+        return replace(made, projected_bytes=projected, peak_bytes=1100)
+
+    found = space([one(64, 0, 900, 1.0), one(32, 0, 850, 2.0), one(16, 1, 800, 3.0), one(8, 0, 300, 4.0)])
+    session, asked = STRATEGIES.get("analytic").start(found, 0), []
+    while (candidate := session.ask()) is not None:
+        asked.append(str(candidate))
+        session.tell(found.outcome(candidate))
+    assert ["axis 0" in asked[0], "axis 1" in asked[1], "chunks of 8" in asked[2]] == [True] * 3, asked
 
 
 def test_rewrites_come_before_splits_and_what_fits_without_a_loop_first():

@@ -5,7 +5,7 @@ The prediction is a roofline for the target (`exla.search.cost`), and the candid
 
 *The cap is a bound, not a target*: among programs under it the one with the smallest predicted time wins, and
 that is usually one whose chunks stay in cache. Where the compiler counts more than was projected, the goal is
-tightened by as much.
+tightened by as much: at first for what is cut in the same places alone, and once several of them failed for all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import math
 import random
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from exla.passes.decisions import Split
 from exla.search.space import Candidate, Goal
 from exla.search.strategies.off import worth_compiling
 from exla.search.strategy import Outcome, SearchSpace, Steps, each, starts, strategy
@@ -22,6 +24,8 @@ from exla.search.strategy import Outcome, SearchSpace, Steps, each, starts, stra
 MOST_COMPILES = 8
 HOPELESS, HOPELESS_FINER = 3, 1
 """After so many candidates in a row that come no nearer to the limit, the search gives up; where it cuts finer, too."""
+PLACES = 3
+"""After so many candidates that are over the limit, whatever is cut elsewhere is expected to be so as well."""
 FAR, NEARER = 1.25, 0.95
 """What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried."""
 
@@ -37,7 +41,7 @@ def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     tried = [(start, _Tried()) for start in starts(space)]
     is_met = False
     for start, before in tried:
-        is_met |= yield from _descend(space, start, space.goal, before, HOPELESS)
+        is_met |= yield from _descend(space, start, space.goal, before, HOPELESS + PLACES - 1)
     for start, before in () if is_met else tried:
         is_met |= yield from _descend(space, start, replace(space.goal, finest=True), before, HOPELESS_FINER)
     for start, _ in () if is_met else tried:
@@ -73,8 +77,14 @@ def _descend(
     seen, smallest = tried.seen, tried.smallest
     ranked: list[Candidate] = []
     last: Candidate | None = None
-    for _ in range(MOST_COMPILES):
-        found = [c for c in ranked if c.outcome not in seen and space.is_met(c, goal)]
+    first_goal, goals = goal, dict[Any, Goal]()
+    for _ in range(MOST_COMPILES + PLACES - 1):
+        found = [
+            c
+            for c in ranked
+            if c.outcome not in seen
+            and space.is_met(c, goals.get(_places(c), first_goal) if len(goals) < PLACES else goal)
+        ]
         if not found:
             ranked = space.ranked(start, goal)
             found = [c for c in ranked if c.outcome not in seen]
@@ -93,8 +103,13 @@ def _descend(
         smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
         if len(smallest) > hopeless and smallest[-1] > NEARER * smallest[-1 - hopeless]:
             return False
-        goal = tightened(goal, first, outcome, space.goal.bytes)
+        goal = goals[_places(first)] = tightened(goal, first, outcome, space.goal.bytes)
     return False
+
+
+def _places(candidate: Candidate) -> tuple[Any, ...]:
+    """What is done where: the decisions without sizes."""
+    return tuple((d.path, d.site, d.result, d.axis) if isinstance(d, Split) else d for d in candidate.decisions)
 
 
 def _kept_elsewhere(space: SearchSpace, start: Candidate) -> Generator[Candidate, Outcome, bool]:
