@@ -28,6 +28,8 @@ from exla.targets.machine import Machine, Work
 FUSED_CHEAPLY = FUSIBLE - TRANSCENDENTAL
 PRODUCTS = named("dot_general")
 EXPONENTIALS = named("exp exp2 expm1 logistic")
+UNROLLED = 8
+"""A reduction along so many indices is made of whole vectors whatever is beside it."""
 SHARED_CACHES = 4
 """The last-level cache, shared with others, in units of what one chunk should take of it."""
 
@@ -145,7 +147,7 @@ def _in_one_vector(program: Program, machine: Machine) -> frozenset[int]:
 def _is_short_in_one_vector(eqn: Any, lanes: int, longest: int) -> bool:
     shape = eqn.invars[0].aval.shape
     is_minor = len(shape) > 1 and tuple(eqn.params.get("axes", ())) == (len(shape) - 1,)
-    return is_minor and shape[-2] == lanes and 1 < shape[-1] <= longest
+    return is_minor and shape[-2] == lanes and UNROLLED < shape[-1] <= longest
 
 
 def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
