@@ -117,6 +117,7 @@ CONTROL_FLOW = {
     "while": ("cond_jaxpr", "body_jaxpr"),
     "cond": ("branches",),
     "exla_unless": ("otherwise",),
+    "exla_sealed": ("body",),
     "shard_map": ("jaxpr",),
 }
 """Primitive name -> the parameters that hold the jaxprs of its bodies."""

@@ -185,6 +185,22 @@ class Store:
         return f"keep result {self.result} of equation {self.site.position}{_inside(self.path)} {where}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Seal:
+    """Compute a value that is compared for equality by itself, so that chunks of it have the same bits in every loop.
+
+    Attributes:
+      path: (): only what is in no loop is computed so.
+      site: the equation that makes it.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+
+    def __str__(self) -> str:
+        return f"compute equation {self.site.position}{_inside(self.path)} by itself, with the same bits in every loop"
+
+
 Order = tuple[tuple[int, ...], ...]
 """Which factors are multiplied at each step, by position among those left; the product is put last (opt_einsum's)."""
 
@@ -219,14 +235,14 @@ class CompileOption:
         return f"compile option {self.name}={self.value!r}"
 
 
-Rewrite = Replace | Reorder | Swap
+Rewrite = Replace | Reorder | Swap | Seal
 """A decision that computes the same in another way, before anything is split."""
 Change = Split | Share | Sink | Arrange | Store | Rewrite
 """A decision that changes the program."""
 Decision = Change | CompileOption
 
 
-_SITED: dict[str, Any] = {kind.__name__: kind for kind in (Sink, Arrange, Store, Replace, Swap)}
+_SITED: dict[str, Any] = {kind.__name__: kind for kind in (Sink, Arrange, Store, Replace, Swap, Seal)}
 """The kinds that are nothing but a site and plain fields."""
 
 
@@ -256,7 +272,7 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             if not all(isinstance(text, str) for text in fields.values()):
                 raise ValueError(f"not a decision: {data!r}; name and value are strings")
             return CompileOption(**fields)
-        if data.get("kind") in ("Split", "Share", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap"):
+        if data.get("kind") in ("Split", "Share", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap", "Seal"):
             site = Site(**fields.pop("site"))
             path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
             if data["kind"] in _SITED:
@@ -272,5 +288,5 @@ def from_json(data: Mapping[str, Any]) -> Decision:
             return Split(site=site, path=path, growth=growth, **fields)
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a decision: {data!r} ({error})") from error
-    kinds = "Arrange, CompileOption, Reorder, Replace, Share, Sink, Split, Store, Swap"
+    kinds = "Arrange, CompileOption, Reorder, Replace, Seal, Share, Sink, Split, Store, Swap"
     raise ValueError(f"not a decision: {data!r}; kinds are {kinds}")

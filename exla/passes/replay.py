@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from exla.ir.program import Program
 from exla.passes.arrange import apply_arrange
-from exla.passes.decisions import Arrange, Change, Reorder, Replace, Share, Sink, Store, Swap
+from exla.passes.decisions import Arrange, Change, Reorder, Replace, Seal, Share, Sink, Store, Swap
 from exla.passes.reorder import apply_reorder
 from exla.passes.replace import apply_replace
+from exla.passes.seal import apply_seal
 from exla.passes.share import apply_share
 from exla.passes.sink import apply_sink
 from exla.passes.split.decide import apply_split
@@ -26,6 +27,8 @@ def replay(program: Program, decision: Change) -> Program:
         return apply_reorder(program, decision)
     if isinstance(decision, Swap):
         return apply_swap(program, decision)
+    if isinstance(decision, Seal):
+        return apply_seal(program, decision)
     if isinstance(decision, Arrange):
         return apply_arrange(program, decision)
     if isinstance(decision, Store):

@@ -4,9 +4,10 @@ The derivative of a maximum finds the largest element by `x == max(x)`. A split 
 for the maximum and once to be compared with it. A sum or a product of matrices has other bits in each of them, even
 over the same chunks: XLA adds in another order where it fuses the sum with what follows than where it does not. So has
 `a * b + c`: where LLVM sees product and sum in one kernel it rounds once, and where the product is stored it rounds
-twice; and so has a division by a constant, which is a multiplication where XLA sees the constant, and whatever is made
-of numbers in 16 bits, which are computed in 32 and may stay so until they are stored. So a split after which the two
-sides of such a comparison are made of one of these from two places is not offered.
+twice; and so has a division by a constant, which is a multiplication where XLA sees the constant, what XLA computes as
+something else where it sees both steps of it, such as `a / sqrt(b)` or a conversion to fewer bits and back, and
+whatever is made of numbers in 16 bits, which are computed in 32 and may stay so until they are stored. So a split after
+which the two sides of such a comparison are made of one of these from two places is not offered.
 
     steady = Steady(start)          # of a program whose equations are numbered
     steady.holds(candidate)         # whether the sides of every comparison share each such sum's place
@@ -16,6 +17,8 @@ maximum of its own sum, it does not matter that the state which it was given com
 
 Two comparisons may have a place each: the nearest neighbours of rows and those of columns are found in two loops, each
 with distances of its own.
+
+What is sealed (`exla.passes.seal`) is computed by the same code wherever it is cut alike, so that its places are one.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ COMPARISONS = frozenset({"eq", "ne"})
 SHAPE_DEPENDENT = frozenset(
     {
         *("reduce_sum", "reduce_prod", "dot_general", "conv_general_dilated", "cumsum", "cumprod", "cumlogsumexp"),
-        *("reduce_window_sum", "scatter-add", "fft", "scan", "while"),
+        *("reduce_window_sum", "scatter-add", "fft", "scan", "while", "exla_sealed"),
     }
 )
 """Primitives whose results may have other bits where they are computed in other pieces."""
@@ -48,6 +51,19 @@ MULTIPLYING = named("square integer_pow") | TRANSCENDENTAL
 """Primitives that end with a multiplication, or may: an addition may take it in before it is rounded."""
 ADDING = named("add sub add_any") | TRANSCENDENTAL
 """Primitives that may begin with an addition."""
+INVERTED = named("exp exp2 pow integer_pow sqrt rsqrt div")
+"""Primitives by which XLA does not divide but multiplies, by the inverse."""
+JOINED = {
+    "mul": named("exp exp2 pow integer_pow sqrt rsqrt abs"),
+    "square": named("exp exp2 pow integer_pow sqrt rsqrt abs"),
+    "integer_pow": named("exp exp2 pow integer_pow sqrt rsqrt abs"),
+    "pow": named("exp exp2 pow integer_pow sqrt rsqrt abs mul square"),
+    "log": named("exp exp2 pow integer_pow sqrt rsqrt mul div add sub"),
+    "exp": named("log"),
+    "sqrt": named("mul square pow integer_pow div"),
+    "rsqrt": named("mul square pow integer_pow div"),
+}
+"""Primitive -> those that XLA makes one step with it of, where all its operands come from them."""
 LOOKED_THROUGH = named("""
     neg broadcast_in_dim transpose slice dynamic_slice rev convert_element_type reshape squeeze expand_dims
     optimization_barrier
@@ -76,11 +92,20 @@ class Steady:
         return next((source for _, source in self._compared), "")
 
     @cached_property
+    def comparisons(self) -> list[int]:
+        """Positions of such comparisons in the outermost program."""
+        return [place[0] for place, (shared, _) in self._walked.compared.items() if shared and len(place) == 1]
+
+    @cached_property
     def _compared(self) -> list[tuple[frozenset[Name], str]]:
         """What both sides of a comparison are made of, where there is such, and the user's line of it."""
+        return [(shared, source) for shared, source in self._walked.compared.values() if shared]
+
+    @cached_property
+    def _walked(self) -> _Walk:
         walk = _Walk(None)
         walk.run(self.program, [NOWHERE] * len(self.program.invars), ())
-        return [(shared, source) for shared, source in walk.compared.values() if shared]
+        return walk
 
     def holds(self, candidate: Program) -> bool:
         """Whether the sides of each comparison in a program that splits made of this one share their places."""
@@ -94,7 +119,7 @@ class Steady:
 
 
 Place = tuple[int, ...]
-"""Positions of the loops around an equation and, last, its own."""
+"""Positions of the loops around an equation and, last, its own; of what is sealed, how it is cut."""
 Name = int | Place
 """The number of an equation; its place in a program that has no numbers."""
 
@@ -114,6 +139,8 @@ class Array(NamedTuple):
 Reach = frozenset[Array]
 """What a value is made of."""
 NOWHERE: Reach = frozenset()
+SEALED = -2
+"""What the place of a sealed equation begins with, which no position is."""
 
 
 def _places(reach: Reach) -> frozenset[tuple[Name, Place]]:
@@ -138,6 +165,7 @@ class _Walk:
         self.numbers = numbers
         self.compared: dict[Place, tuple[frozenset[Name], str]] = {}
         self.holds = True
+        self._chunks: tuple[int, ...] = ()
 
     def run(self, program: Program, given: Sequence[Reach], here: Place) -> list[Reach]:
         """What the results of a program are made of, from what its inputs are."""
@@ -151,15 +179,16 @@ class _Walk:
             if eqn.primitive.name == "exla_split":
                 results = self._loop(eqn.params["loop"], operands, place)
             else:
-                if eqn.primitive.name in COMPARISONS and _is_inexact(eqn.invars[0]):
+                if eqn.primitive.name in COMPARISONS and is_inexact(eqn.invars[0]):
                     self._compare(operands[0], operands[1], place, program.source(position))
                 results = self._equation(program, eqn, operands, place)
             known.update(zip(eqn.outvars, results, strict=True))
         return [of(v) for v in program.outvars]
 
     def _equation(self, program: Program, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
-        made = NOWHERE.union(*operands)
-        results = self._turns(eqn, operands, place) if _compat.bodies(eqn) else [made] * len(eqn.outvars)
+        made, is_sealed = NOWHERE.union(*operands), eqn.primitive.name == "exla_sealed"
+        has_turns = _compat.bodies(eqn) and not is_sealed
+        results = self._turns(eqn, operands, place) if has_turns else [made] * len(eqn.outvars)
         number = equation_number(eqn)
         name = place if number is None else number
         if (
@@ -167,7 +196,10 @@ class _Walk:
             if self.numbers is not None and number is not None
             else self._varies(program, eqn, name)
         ):
-            own = frozenset(((name, place),))
+            at = place
+            if is_sealed:
+                at = (SEALED, *self._chunks, SEALED, *(n for v in (*eqn.invars, *eqn.outvars) for n in v.aval.shape))
+            own = frozenset(((name, at),))
             return [frozenset((Array((*place, k), own | _places(reach)),)) for k, reach in enumerate(results)]
         return results
 
@@ -202,7 +234,9 @@ class _Walk:
         starts = [NOWHERE.union(*(operands[k] for k in c.start)) for c in loop.carries for _ in range(c.parts)]
         given.update(zip(states, starts, strict=True))
         while True:
+            around, self._chunks = self._chunks, (*self._chunks, loop.chunk)
             partials = self.run(body, [given.get(v, NOWHERE) for v in body.invars], place)
+            self._chunks = around
             results, carried = list[Reach](), list[Reach]()
             for output in loop.outputs:
                 mine, partials = partials[: output.parts], partials[output.parts :]
@@ -228,12 +262,14 @@ def depends_on_place(program: Program, eqn: Any) -> bool:
     name = eqn.primitive.name
     if name in SHAPE_DEPENDENT:
         return True
-    if not any(_is_inexact(v) for v in eqn.outvars):
+    if not any(is_inexact(v) for v in eqn.outvars):
         return False
-    if any(_is_narrow(v) for v in eqn.outvars):
+    if any(is_narrow(v) for v in eqn.outvars):
         return name not in LOOKED_THROUGH and any(_maker(program, v) is not None for v in eqn.invars)
-    if name == "div":
-        return _rounds_as_product(program, eqn)
+    if name == "convert_element_type":
+        return _is_rounded_between(program, eqn)
+    if name == "div" and _rounds_as_product(program, eqn) or _is_joined(program, eqn):
+        return True
     return name in ADDING and any(_is_product(program, v) for v in eqn.invars)
 
 
@@ -246,6 +282,35 @@ def _is_product(program: Program, v: Any) -> bool:
     if name == "mul":
         return not any(_is_power_of_two(_constant(program, factor)) for factor in eqn.invars)
     return _rounds_as_product(program, eqn) if name == "div" else name in MULTIPLYING
+
+
+def _is_joined(program: Program, eqn: Any) -> bool:
+    """Whether an equation is the second of two steps that XLA's algebraic simplifier makes one of, or others."""
+    name = eqn.primitive.name
+    makers = [_maker(program, v) for v in eqn.invars]
+    made = ["" if maker is None else maker.primitive.name for maker in makers]
+    if name == "div":
+        return made[1] in INVERTED or made[0] in ("div", "integer_pow")
+    if name in ("mul", "add", "sub"):
+        kinds = ("mul",) if name == "mul" else ("add", "sub")
+        known = sum(_constant(program, v) is not None for v in eqn.invars)
+        known += sum(m.primitive.name in kinds and _has_constant(program, m) for m in makers if m is not None)
+        if known > 1 or (name == "sub" and made[0] == "exp" and known):
+            return True
+    return all(step in JOINED.get(name, ()) for step in made)
+
+
+def _is_rounded_between(program: Program, widening: Any) -> bool:
+    """Whether a conversion ends one to fewer bits and back, which XLA may leave out."""
+    narrowing = _maker(program, widening.invars[0], LOOKED_THROUGH - {"convert_element_type"})
+    if narrowing is None or narrowing.primitive.name != "convert_element_type":
+        return False
+    wide, narrow = narrowing.invars[0], narrowing.outvars[0]
+    return is_inexact(wide) and is_inexact(narrow) and wide.aval.dtype.itemsize > narrow.aval.dtype.itemsize
+
+
+def _has_constant(program: Program, eqn: Any) -> bool:
+    return any(_constant(program, v) is not None for v in eqn.invars)
 
 
 def _rounds_as_product(program: Program, division: Any) -> bool:
@@ -266,11 +331,17 @@ def _constant(program: Program, v: Any) -> Any:
 
 def _maker(program: Program, v: Any, through: frozenset[str] = LOOKED_THROUGH) -> Any:
     """The equation that computes a value, whatever moves it; None where there is none."""
+    position = made_by(program, v, through)
+    return None if position is None else program.eqns[position]
+
+
+def made_by(program: Program, v: Any, through: frozenset[str] = LOOKED_THROUGH) -> int | None:
+    """The position of the equation that computes a value, whatever moves it; None where there is none."""
     while not isinstance(v, Literal) and v in program.producers:
-        eqn = program.eqns[program.producers[v]]
-        if eqn.primitive.name not in through:
-            return eqn
-        v = eqn.invars[0]
+        position = program.producers[v]
+        if program.eqns[position].primitive.name not in through:
+            return position
+        v = program.eqns[position].invars[0]
     return None
 
 
@@ -280,10 +351,10 @@ def _is_power_of_two(number: Any) -> bool:
     return abs(math.frexp(float(number))[0]) == 0.5
 
 
-def _is_narrow(v: Any) -> bool:
+def is_narrow(v: Any) -> bool:
     """Whether numbers are narrower than what they are computed in: between two operations they may stay unrounded."""
-    return _is_inexact(v) and bool(jax.dtypes.finfo(v.aval.dtype).bits < 32)
+    return is_inexact(v) and bool(jax.dtypes.finfo(v.aval.dtype).bits < 32)
 
 
-def _is_inexact(v: Any) -> bool:
+def is_inexact(v: Any) -> bool:
     return bool(jax.dtypes.issubdtype(getattr(v.aval, "dtype", np.int32), np.inexact))

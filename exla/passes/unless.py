@@ -27,6 +27,7 @@ from exla._compat import Literal
 from exla.ir.memory import piece_of
 from exla.ir.program import Program, variables
 from exla.passes.decisions import Growth
+from exla.passes.seal import expand_sealed
 from exla.passes.split.apply import split_program
 from exla.passes.split.grow import grow
 from exla.passes.split.loop import Loop
@@ -119,5 +120,5 @@ def _asked(body: Program) -> set[Any]:
     return {v for v in found if not isinstance(v, Literal)}
 
 
-EXPANSIONS = {"exla_split": expand_split, "exla_unless": expand_unless}
+EXPANSIONS = {"exla_split": expand_split, "exla_unless": expand_unless, "exla_sealed": expand_sealed}
 """How the equations that only exla's programs have are run."""

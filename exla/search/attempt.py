@@ -18,7 +18,7 @@ from exla.ir.memory import Peak
 from exla.ir.program import Program, as_struct
 from exla.ir.scopes import numbered
 from exla.options import Options
-from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, from_json, to_json
+from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, Seal, from_json, to_json
 from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
 from exla.passes.steady import Steady
@@ -32,7 +32,7 @@ from exla.search.space import Candidate, replay_all
 from exla.search.strategy import Outcome
 from exla.strict import is_strict, tolerate
 from exla.targets.base import Target, compile_for, place
-from exla.targets.hlo_text import Collectives, collectives
+from exla.targets.hlo_text import Collectives, collectives, sealed_alike
 from exla.targets.machine import ANY_WORK, Machine, Work
 
 
@@ -91,7 +91,7 @@ class Attempt:
         self.asked_from = len(self.tried)
         for options in sets:
             choice = self._compile(program, candidate.decisions, candidate.seeds, options, "search")
-            if choice is not None or self.outcome().status == "barred":  # what is exchanged, no option changes
+            if choice is not None or self.outcome().status == "barred":  # no option changes that
                 return choice
         return None
 
@@ -180,12 +180,12 @@ class Attempt:
         source: str = "search",
     ) -> Choice | None:
         counted = self.target.compiled_bytes(compiled)
-        exchanged = self._exchanges_more(compiled, untouched)
+        barred = self._exchanges_more(compiled, untouched) or _computed_otherwise(compiled, decisions)
         what = _words(decisions)
         self.tried.append(
-            Tried(what=what, untouched=untouched, compiled_bytes=counted, error=exchanged, compile_s=compile_s)
+            Tried(what=what, untouched=untouched, compiled_bytes=counted, error=barred, compile_s=compile_s)
         )
-        if exchanged:
+        if barred:
             return None
         peak = self.projected(program)
         obeys = counted.total <= self.limit_bytes
@@ -357,6 +357,13 @@ class Attempt:
                 "plan the program again"
             )
         return program, [*first, *rest], seeds
+
+
+def _computed_otherwise(compiled: Any, decisions: Sequence[Decision]) -> str:
+    """Why a program that seals something must not be used; "" where nothing is against it."""
+    if not any(isinstance(d, Seal) for d in decisions) or sealed_alike(compiled.as_text()):
+        return ""
+    return "the compiler made different code of one sum in different loops, and it is compared for equality"
 
 
 def as_recorded(decisions: Sequence[Decision]) -> list[Any]:

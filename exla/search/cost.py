@@ -105,7 +105,7 @@ def _turns(eqn: Any) -> tuple[float, list[Program]]:
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
         return loop.size / loop.chunk, [loop.body]
-    if eqn.primitive.name not in ("scan", "while", "cond", "shard_map"):
+    if eqn.primitive.name not in ("scan", "while", "cond", "shard_map", "exla_sealed"):
         return 0, []
     return int(eqn.params.get("length", 1)), [Program(jaxpr=j) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
 

@@ -184,6 +184,10 @@ class RecordedSpace:
         """What was moved is among what was split."""
         yield from ()
 
+    def sealed(self, start: Candidate) -> Iterator[Candidate]:
+        """What was sealed is among what was split."""
+        yield from ()
+
     def stored(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """What was kept elsewhere is among the unsplit and what was split."""
         yield from ()

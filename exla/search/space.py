@@ -32,10 +32,11 @@ from exla.ir.program import Program, value_bytes
 from exla.ir.scopes import numbered
 from exla.ir.spread import Spread
 from exla.passes.arrange import enumerate_arrangements
-from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Share, Split, Store
+from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Seal, Share, Split, Store
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
+from exla.passes.seal import enumerate_seals
 from exla.passes.split.chunks import grid
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
 from exla.passes.steady import Steady
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from exla.search.ranker import CandidateRanker, Ranking
 
 MOST_ARRANGED = 6
+MOST_SEALED = 16
 DEPTH = 2
 """How many splits one after another `Space.all` and the random walks go; strategies may go further."""
 RATIO = 2
@@ -166,6 +168,7 @@ class Space:
     sources: Mapping[Decision, str] = field(default_factory=dict, init=False)
     predicted: tuple[Sequence[Candidate], Ranking] | None = field(default=None, init=False)
     _steady: dict[tuple[Change, ...], Steady] = field(default_factory=dict, init=False)
+    _sealed: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
     _barred: set[Split] = field(default_factory=set, init=False)
     barred_shares: Counter[Share] = field(default_factory=Counter, init=False)
     known_shared: dict[Any, Candidate | None] = field(default_factory=dict, init=False)
@@ -227,6 +230,24 @@ class Space:
     def rewritten(self) -> Candidate:
         """The program after every rewrite that pays; the root where none does."""
         return self.starts[-1]
+
+    def sealed(self, start: Candidate) -> Iterator[Candidate]:
+        """A start that computes what is compared for equality by itself, where it is a sum or the like."""
+        made = start
+        for _ in range(MOST_SEALED):
+            decision = next(enumerate_seals(made.program), None)
+            if decision is None:
+                break
+            made = self._seal(made, decision)
+        if made is not start:
+            yield made
+
+    def _seal(self, start: Candidate, decision: Seal) -> Candidate:
+        decisions = (*start.decisions, decision)
+        if decisions not in self._sealed:
+            self.sources = {**self.sources, decision: source_of(start.program, decision)}
+            self._sealed[decisions] = self.of(numbered(replay(start.program, decision)), decisions, ())
+        return self._sealed[decisions]
 
     def stored(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """The program whose values wait elsewhere, or in narrower types: see `exla.search.kept`."""
@@ -363,7 +384,11 @@ class Space:
 
     def _start_of(self, decisions: Sequence[Decision]) -> Candidate:
         """The start that some decisions begin with: the one with most of them."""
-        return self.starts[start_of([s.decisions for s in self.starts], decisions)]
+        start = self.starts[start_of([s.decisions for s in self.starts], decisions)]
+        for decision in itertools.takewhile(lambda d: isinstance(d, Seal), decisions[len(start.decisions) :]):
+            assert isinstance(decision, Seal)
+            start = self._seal(start, decision)
+        return start
 
     @cached_property
     def uncut(self) -> list[Candidate]:

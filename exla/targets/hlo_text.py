@@ -1,4 +1,4 @@
-"""Optimised HLO as text: compared, and its collectives counted."""
+"""Optimised HLO as text: compared as a whole or in parts, and its collectives counted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ _COLLECTIVE = re.compile(
     r"(?:-start)?\("
 )
 _CALLED = re.compile(r"(?:body|condition|calls|to_apply|branch_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)\}?")
+_SEALED = re.compile(
+    r" = \(?([^()]*)\)? conditional\(.*branch_computations=\{([^}]*)\}.*op_name=\"[^\"]*exla_sealed\.(\d+)/"
+)
+_LAYOUT = re.compile(r"\{[\d,]*(?::[^{}]*)?\}")
 _LOOP = re.compile(r" while\(.*?(?:body|condition)=%?([\w.\-]+), (?:body|condition)=%?([\w.\-]+)")
 
 
@@ -53,6 +57,40 @@ def collectives(text: str) -> Collectives:
             reached.add(one)
             todo += called.get(one, ())
     return Collectives(total=sum(counts.values()), in_loops=sum(counts.get(n, 0) for n in reached))
+
+
+def sealed_alike(text: str) -> bool:
+    """Whether optimised HLO computes each sealed value (`exla.passes.seal`) by the same code wherever it is cut alike.
+
+    Args:
+      text: of one program.
+    """
+    bodies: dict[str, list[str]] = {}
+    branches: dict[tuple[str, str], set[str]] = {}
+    found: list[tuple[str, str, list[str]]] = []
+    name = ""
+    for line in text.splitlines():
+        opened = _COMPUTATION.match(line)
+        if opened is not None:
+            name = opened[1]
+        bodies.setdefault(name, []).append(line)
+        for results, called, number in _SEALED.findall(line):
+            found.append((number, _LAYOUT.sub("", results), [n.strip("% ") for n in called.split(",")]))
+    for number, results, called in found:
+        branches.setdefault((number, results), set()).add("\n".join(_with_called(n, bodies) for n in called))
+    return bool(branches) and all(len(texts) == 1 for texts in branches.values())
+
+
+def _with_called(name: str, bodies: dict[str, list[str]]) -> str:
+    """The comparable text of a computation and of what it calls, in the order of the calls."""
+    order, todo = list[str](), [name]
+    while todo:
+        one = todo.pop()
+        if one in bodies and one not in order:
+            order.append(one)
+            groups = [group for line in bodies[one] for group in _CALLED.findall(line)]
+            todo += [n.strip("% ") for group in reversed(groups) for n in group.split(",")]
+    return comparable("\n".join(line for one in order for line in bodies[one]))
 
 
 def comparable(text: str) -> str:

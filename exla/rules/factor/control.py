@@ -249,6 +249,16 @@ def cond(context: EquationContext) -> FactorRule:
     )
 
 
+@FACTOR_RULES.register("exla_sealed")
+def sealed(context: EquationContext) -> FactorRule:
+    """`c0, c1 -> c0 c1`: what it is computed from."""
+    (body,) = _compat.bodies_of(context.primitive, context.params)
+    flow = _Flow(context, [[v] for v in body.jaxpr.invars], [[v] for v in body.jaxpr.outvars])
+    return FactorRule(
+        equation=f"{flow.tokens(0)} -> {flow.tokens(1)}", replay=flow.replay, apart=flow.apart(), whole=WHOLE
+    )
+
+
 @FACTOR_RULES.register("exla_unless")
 def unless(context: EquationContext) -> FactorRule:
     """`c0 _, c0 c1 -> c0 c1`: what is safe, what is used then, and what it is computed from otherwise."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,18 +34,31 @@ FAR, NEARER = 1.25, 0.95
 def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them.
 
-    Where nothing obeys at all, what is cut finer: a small value that stays whole may tie a loop to the big ones that it
-    is made of. At last what waits elsewhere, or in narrower types, where that is allowed.
+    Where nothing obeys at all, what computes by itself what is compared for equality; at last what waits elsewhere, or
+    in narrower types, where that is allowed.
     """
     yield from each(worth_compiling(space))
-    tried = [(start, _Tried()) for start in starts(space)]
+    unsplit = starts(space)
+    is_met = yield from _split(space, unsplit)
+    if not is_met:
+        is_met = yield from _split(space, [sealed for start in unsplit for sealed in space.sealed(start)])
+    for start in () if is_met else unsplit:
+        is_met |= yield from _kept_elsewhere(space, start)
+
+
+def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candidate, Outcome, bool]:
+    """Ask for split programs until one obeys.
+
+    Where nothing does, what is cut finer: a small value that stays whole may tie a loop to the big ones that it is
+    made of.
+    """
+    tried = [(start, _Tried()) for start in unsplit]
     is_met = False
     for start, before in tried:
         is_met |= yield from _descend(space, start, space.goal, before, HOPELESS + PLACES - 1)
     for start, before in () if is_met else tried:
         is_met |= yield from _descend(space, start, replace(space.goal, finest=True), before, HOPELESS_FINER)
-    for start, _ in () if is_met else tried:
-        is_met |= yield from _kept_elsewhere(space, start)
+    return is_met
 
 
 @dataclass(kw_only=True)
