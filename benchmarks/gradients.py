@@ -2,11 +2,11 @@
 
     python -m benchmarks.gradients [--programs kernel-sum,attention]
 
-Four programs whose plain gradients need 4 to 150 GB: the sum of a Gaussian kernel product of 100,000 x 100,000,
-attention over 16,384 positions, cross-entropy from hidden states over 65,536 classes, and the SGPR bound of 200,000
-points in float64. Each is planned with `memory_limit` = cap + arguments + outputs and run once; growth of the process
-and a sample of the values against float64 NumPy are kept. Exits with 1 when one exceeded its cap, was refused or is
-wrong.
+Five programs whose plain gradients need 4 to 150 GB: the sum of a Gaussian kernel product of 100,000 x 100,000,
+attention over 16,384 positions, cross-entropy from hidden states over 65,536 classes, the SGPR bound of 200,000 points
+in float64, and the Chamfer distance of two clouds of 30,000 points. Each is planned with `memory_limit` = cap +
+arguments + outputs and run once; growth of the process and a sample of the values against float64 NumPy are kept.
+Exits with 1 when one exceeded its cap, was refused or is wrong.
 """
 
 import argparse
@@ -55,6 +55,12 @@ def sgpr_bound(inducing, x, y, lengths, variance, noise):
     fit = 0.5 * jnp.sum(y**2) / noise - 0.5 * jnp.sum(c**2)
     logs = 0.5 * count * jnp.log(2 * jnp.pi * noise) + jnp.sum(jnp.log(jnp.diag(lower_b)))
     return logs + fit + 0.5 * (count * variance / noise - jnp.sum(a**2))
+
+
+def chamfer(x, y):
+    """The Chamfer distance (Fan, Su and Guibas, CVPR 2017), as PyTorch3D and TensorFlow Graphics compute it."""
+    squared = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
+    return jnp.mean(jnp.min(squared, axis=1)) + jnp.mean(jnp.min(squared, axis=0))
 
 
 def _check_kernel_sum(arrays, outputs) -> float:
@@ -110,6 +116,18 @@ def _check_sgpr(arrays, outputs) -> float:
     return max(abs(float(g) - w) / abs(w) for g, w in zip((outputs[0], outputs[1][-1]), want, strict=True))
 
 
+def _check_chamfer(arrays, outputs) -> float:
+    from scipy.spatial import cKDTree
+
+    x, y = (np.asarray(a, np.float64) for a in arrays)
+    for_x, for_y = cKDTree(y).query(x)[1], cKDTree(x).query(y)[1]
+    to_y, to_x = 2 * (x - y[for_x]) / len(x), 2 * (y - x[for_y]) / len(y)
+    slopes = [to_y.copy(), to_x.copy()]
+    np.add.at(slopes[0], for_y, -to_x)
+    np.add.at(slopes[1], for_x, -to_y)
+    return max(relative_error(np.asarray(got), want) for got, want in zip(outputs, slopes, strict=True))
+
+
 def _normal(*shapes, dtype: Any = np.float32) -> tuple[np.ndarray, ...]:
     generator = np.random.default_rng(0)
     return tuple(generator.standard_normal(shape).astype(dtype) for shape in shapes)
@@ -149,6 +167,13 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Arguments, Callable[..., float], i
         1e-3,
     ),
     "sgpr": (jax.value_and_grad(sgpr_bound, argnums=(0, 3, 4, 5)), _sgpr_arguments, _check_sgpr, 512, 1e-4),
+    "chamfer": (
+        jax.grad(chamfer, argnums=(0, 1)),
+        lambda: _normal((30_000, 3), (30_000, 3)),
+        _check_chamfer,
+        64,
+        1e-3,
+    ),
 }
 """Name -> (function, arguments, check, cap in MiB, tolerance)."""
 

@@ -190,7 +190,7 @@ class Seal:
     """Compute a value that is compared for equality by itself, so that chunks of it have the same bits in every loop.
 
     Attributes:
-      path: (): only what is in no loop is computed so.
+      path: as of a split; before any split, so that all on the way is the user's.
       site: the equation that makes it.
     """
 

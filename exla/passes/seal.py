@@ -24,10 +24,11 @@ from jax import lax
 
 from exla import _compat
 from exla.errors import ReplayMiss
+from exla.ir.memory import Path
 from exla.ir.program import Program, as_it_is, as_struct, evaluate, value_bytes, variables
 from exla.ir.scopes import equation_number
 from exla.passes.decisions import Seal
-from exla.passes.paths import at_site
+from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.rewritten import rewritten
 from exla.passes.steady import LOOKED_THROUGH, Steady, is_inexact, is_narrow, made_by
 
@@ -52,8 +53,12 @@ def enumerate_seals(program: Program) -> Iterator[Seal]:
     Yields:
       One decision for each such value that is not sealed, what is compared first.
     """
-    steady, wanted = Steady(program=program), list[int | None]()
-    for position in steady.comparisons:
+    yield from _seals(program, (), Steady(program=program))
+
+
+def _seals(program: Program, path: Path, steady: Steady) -> Iterator[Seal]:
+    wanted = list[int | None]()
+    for position in (position for there, position in steady.comparisons if there == path):
         one, other = program.eqns[position].invars
         for v, w in ((one, other), (other, one)):
             at = made_by(program, v, LOOKED_THROUGH - {"convert_element_type"})
@@ -62,7 +67,9 @@ def enumerate_seals(program: Program) -> Iterator[Seal]:
     wanted += [at for at in reversed(range(len(numbers))) if numbers[at] in steady.numbers]
     for at in dict.fromkeys(wanted):
         if at is not None and program.eqns[at].primitive.name != "exla_sealed" and _cone(program, at):
-            yield Seal(path=(), site=program.site(at))
+            yield Seal(path=path, site=program.site(at))
+    for body, inner in bodies_to_rewrite(program, path):
+        yield from _seals(body, inner, steady)
 
 
 def apply_seal(program: Program, decision: Seal) -> Program:

@@ -34,6 +34,7 @@ import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.memory import Path
 from exla.ir.primitives import TRANSCENDENTAL, named
 from exla.ir.program import Program
 from exla.ir.scopes import equation_number
@@ -92,9 +93,10 @@ class Steady:
         return next((source for _, source in self._compared), "")
 
     @cached_property
-    def comparisons(self) -> list[int]:
-        """Positions of such comparisons in the outermost program."""
-        return [place[0] for place, (shared, _) in self._walked.compared.items() if shared and len(place) == 1]
+    def comparisons(self) -> list[tuple[Path, int]]:
+        """Where such comparisons are: the way to the program, and the position there."""
+        places = [place for place, (shared, _) in self._walked.compared.items() if shared]
+        return [(tuple(zip(place[:-1:2], place[1::2], strict=True)), place[-1]) for place in places]
 
     @cached_property
     def _compared(self) -> list[tuple[frozenset[Name], str]]:

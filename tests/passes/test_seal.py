@@ -89,6 +89,21 @@ def test_gradients_that_would_be_refused_fit_and_are_right(name):
     assert error(f(*values), in_float64(function, values)) < 1e-4
 
 
+def test_a_loop_of_the_users_that_follows_such_a_gradient_fits():
+    def fit(x, y):
+        def step(_, z):
+            return z - 0.05 * len(z) * jax.grad(LOSSES["Chamfer"])(z, y)
+
+        return jax.lax.fori_loop(0, 4, step, x)
+
+    values, matrix = arguments(600, 500, 3), 4 * 600 * 500
+    f = exla.jit(fit, memory_limit=matrix // 4, records="off")
+    assert any(isinstance(d, Seal) and d.path for d in f.plan(*values).decisions)
+    with jax.enable_x64(True):
+        want = np.asarray(jax.jit(fit)(*(v.astype(np.float64) for v in values)))
+    np.testing.assert_allclose(f(*values), want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_split_of_what_is_sealed_is_right_or_seen_to_be_compiled_otherwise(name, ties):
