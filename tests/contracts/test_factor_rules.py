@@ -18,6 +18,7 @@ from exla.ir.primitives import ELEMENTWISE
 from exla.ir.program import canonical
 from exla.passes.split.apply import split_program
 from exla.passes.split.decide import enumerate_splits, growths
+from exla.passes.seal import sealed_p
 from exla.passes.unless import EXPANSIONS, unless_p
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -111,6 +112,17 @@ def doubled_unless(mask_of):
     return doubled
 
 
+def distances_alone(x, y):
+    """Distances of all pairs, computed by themselves."""
+
+    def distances(x, y):
+        return [jnp.sum(jnp.abs(x[:, None] - y[None]), axis=-1)]
+
+    if not isinstance(x, jax.core.Tracer):
+        return distances(x, y)[0]  # the equation exists in programs only
+    return sealed_p.bind(x, y, body=jax.make_jaxpr(distances)(x, y))[0]
+
+
 index = np.array([2, 0, 1, 1, 5, 3, 9])
 
 EXAMPLES = {
@@ -118,6 +130,7 @@ EXAMPLES = {
         (doubled_unless(lambda x: x[:, :1] > 0.5), (array(6, 7),)),
         (doubled_unless(lambda x: jnp.sum(x) > 0), (array(6, 7),)),
     ],
+    "exla_sealed": [(distances_alone, (array(6, 3), array(7, 3)))],
     "broadcast_in_dim": [
         (lambda x: jnp.broadcast_to(x[:, None], (6, 7)), (array(6),)),
         (lambda x: lax.broadcast_in_dim(x, (6, 1, 7), (0, 2)), (array(6, 7),)),
