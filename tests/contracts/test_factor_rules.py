@@ -16,9 +16,9 @@ from exla.ir.factors import FACTOR_RULES, parse
 from exla.ir.memory import Held
 from exla.ir.primitives import ELEMENTWISE
 from exla.ir.program import canonical
+from exla.passes.seal import sealed_p
 from exla.passes.split.apply import split_program
 from exla.passes.split.decide import enumerate_splits, growths
-from exla.passes.seal import sealed_p
 from exla.passes.unless import EXPANSIONS, unless_p
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
