@@ -102,7 +102,8 @@ def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., lis
     def nothing(*values: Any) -> list[Any]:
         return [jnp.zeros(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.outvars]
 
-    with jax.named_scope(f"exla_sealed.{equation_number(eqn)}"):  # `exla.targets.hlo_text` looks for it
+    shape = "x".join(map(str, eqn.outvars[0].aval.shape))
+    with jax.named_scope(f"exla_sealed.{equation_number(eqn)}.{shape}"):  # `exla.targets.hlo_text` looks for it
         return list(lax.cond((one == one) | (one != one), computed, nothing, *operands))
 
 

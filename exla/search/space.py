@@ -234,7 +234,7 @@ class Space:
     def sealed(self, start: Candidate) -> Iterator[Candidate]:
         """A start that computes what is compared for equality by itself, where it is a sum or the like."""
         made = start
-        for _ in range(MOST_SEALED):
+        for _ in range(MOST_SEALED if self.machine.keeps_branches else 0):
             decision = next(enumerate_seals(made.program), None)
             if decision is None:
                 break

@@ -13,9 +13,9 @@ _COLLECTIVE = re.compile(
 )
 _CALLED = re.compile(r"(?:body|condition|calls|to_apply|branch_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)\}?")
 _SEALED = re.compile(
-    r" = \(?([^()]*)\)? conditional\(.*branch_computations=\{([^}]*)\}.*op_name=\"[^\"]*exla_sealed\.(\d+)/"
+    r" = \(?\w+\[([\d,]*)\][^()]*\)? conditional\(.*branch_computations=\{([^}]*)\}"
+    r".*op_name=\"[^\"]*exla_sealed\.(\d+)\.([\dx]*)/"
 )
-_LAYOUT = re.compile(r"\{[\d,]*(?::[^{}]*)?\}")
 _LOOP = re.compile(r" while\(.*?(?:body|condition)=%?([\w.\-]+), (?:body|condition)=%?([\w.\-]+)")
 
 
@@ -62,23 +62,25 @@ def collectives(text: str) -> Collectives:
 def sealed_alike(text: str) -> bool:
     """Whether optimised HLO computes each sealed value (`exla.passes.seal`) by the same code wherever it is cut alike.
 
+    It does not where nothing of the kind is found, and where a compiler has moved something else into the branch.
+
     Args:
       text: of one program.
     """
     bodies: dict[str, list[str]] = {}
-    branches: dict[tuple[str, str], set[str]] = {}
-    found: list[tuple[str, str, list[str]]] = []
+    found: dict[tuple[str, str], list[list[str]]] = {}
     name = ""
     for line in text.splitlines():
         opened = _COMPUTATION.match(line)
         if opened is not None:
             name = opened[1]
         bodies.setdefault(name, []).append(line)
-        for results, called, number in _SEALED.findall(line):
-            found.append((number, _LAYOUT.sub("", results), [n.strip("% ") for n in called.split(",")]))
-    for number, results, called in found:
-        branches.setdefault((number, results), set()).add("\n".join(_with_called(n, bodies) for n in called))
-    return bool(branches) and all(len(texts) == 1 for texts in branches.values())
+        for result, called, number, shape in _SEALED.findall(line):
+            if result.replace(",", "x") != shape:
+                return False
+            found.setdefault((number, shape), []).append([n.strip("% ") for n in called.split(",")])
+    codes = [{tuple(_with_called(n, bodies) for n in called) for called in places} for places in found.values()]
+    return bool(codes) and all(len(code) == 1 for code in codes)
 
 
 def _with_called(name: str, bodies: dict[str, list[str]]) -> str:

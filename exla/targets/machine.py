@@ -68,6 +68,8 @@ class Machine:
       instruction_bytes: what it sets aside of that for what instructions work on.
       multiprocessors: of a GPU; 0 elsewhere.
       capability: compute capability of a GPU; 0 elsewhere.
+      keeps_branches: whether the compiler leaves in a conditional's branches what is there, and nothing else. Those of
+        GPUs make selections of conditionals, those of TPUs move what reads the results into the branches.
       roomy_bytes: temporaries up to which a program's instructions work on large blocks at a time; None where there is
         no such bound.
     """
@@ -92,6 +94,7 @@ class Machine:
     product_passes: int = 3
     one_vector: float = 0.4
     longest_fused_reduction: int | None = 32
+    keeps_branches: bool = True
     roomy_bytes: int | None = None
     on_chip_bytes: int = 0
     instruction_bytes: int = 0
@@ -138,6 +141,7 @@ class Machine:
             product_passes=1,
             one_vector=1.0,
             longest_fused_reduction=None,
+            keeps_branches=False,
             roomy_bytes=None if facts.instruction_bytes is None else facts.instruction_bytes // 2,
             on_chip_bytes=facts.cache_bytes if facts.name.startswith("tpu:") else 0,
             instruction_bytes=facts.instruction_bytes or 0,

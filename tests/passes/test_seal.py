@@ -19,6 +19,7 @@ from exla.passes.seal import enumerate_seals
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
 from exla.targets import hlo_text
+from exla.targets.base import find_target
 from tests.cost_model.test_split_configs import space
 
 
@@ -168,6 +169,16 @@ def test_code_is_compared_branch_by_branch():
     first = next(line for line in text.splitlines() if "branch_1_fun" in line and " subtract(" in line)
     assert not hlo_text.sealed_alike(text.replace(first, first.replace(" subtract(", " add(")))
     assert not hlo_text.sealed_alike("")
+    moved = next(line for line in text.splitlines() if " conditional(" in line and "exla_sealed" in line)
+    shape = moved[moved.index("f32[") : moved.index("]") + 1]
+    assert not hlo_text.sealed_alike(text.replace(moved, moved.replace(shape, "f32[131]", 1)))
+
+
+def test_nothing_is_sealed_for_compilers_that_move_what_is_in_branches():
+    made = space(gradient("Chamfer"), arguments(96, 64, 3), share=0.2)
+    assert list(made.sealed(made.root))
+    made.machine = find_target("gpu:h200").machine()
+    assert not list(made.sealed(made.root))
 
 
 def test_a_plan_that_seals_is_saved_and_loaded(tmp_path):
