@@ -25,12 +25,12 @@ from jax import lax
 from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.memory import Path
-from exla.ir.program import Program, as_it_is, as_struct, evaluate, value_bytes, variables
+from exla.ir.program import Program, as_it_is, as_struct, evaluate, value_bytes
 from exla.ir.scopes import equation_number
 from exla.passes.decisions import Seal
 from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.rewritten import rewritten
-from exla.passes.steady import LOOKED_THROUGH, Steady, is_inexact, is_narrow, made_by
+from exla.passes.steady import Steady, compared, is_inexact, is_narrow
 
 SMALLER = 16
 """Values of so many times less than what is sealed are computed before, once."""
@@ -57,16 +57,12 @@ def enumerate_seals(program: Program) -> Iterator[Seal]:
 
 
 def _seals(program: Program, path: Path, steady: Steady) -> Iterator[Seal]:
-    wanted = list[int | None]()
-    for position in (position for there, position in steady.comparisons if there == path):
-        one, other = program.eqns[position].invars
-        for v, w in ((one, other), (other, one)):
-            at = made_by(program, v, LOOKED_THROUGH - {"convert_element_type"})
-            wanted += [at] if at in _before(program, w) else []
+    here = [position for there, position in steady.comparisons if there == path]
+    wanted = [at for position in here for at in compared(program, position)]
     numbers = [equation_number(eqn) for eqn in program.eqns]
     wanted += [at for at in reversed(range(len(numbers))) if numbers[at] in steady.numbers]
     for at in dict.fromkeys(wanted):
-        if at is not None and program.eqns[at].primitive.name != "exla_sealed" and _cone(program, at):
+        if program.eqns[at].primitive.name != "exla_sealed" and _cone(program, at):
             yield Seal(path=path, site=program.site(at))
     for body, inner in bodies_to_rewrite(program, path):
         yield from _seals(body, inner, steady)
@@ -105,18 +101,6 @@ def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., lis
     shape = "x".join(map(str, eqn.outvars[0].aval.shape))
     with jax.named_scope(f"exla_sealed.{equation_number(eqn)}.{shape}"):  # `exla.targets.hlo_text` looks for it
         return list(lax.cond((one == one) | (one != one), computed, nothing, *operands))
-
-
-def _before(program: Program, var: Any) -> set[int]:
-    """Positions of the equations that a value is made of."""
-    found: set[int] = set()
-    stack = variables([var])
-    while stack:
-        position = program.producers.get(stack.pop())
-        if position is not None and position not in found:
-            found.add(position)
-            stack += program.operands[position]
-    return found
 
 
 def _cone(program: Program, position: int) -> list[int]:

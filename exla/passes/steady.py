@@ -18,13 +18,16 @@ maximum of its own sum, it does not matter that the state which it was given com
 Two comparisons may have a place each: the nearest neighbours of rows and those of columns are found in two loops, each
 with distances of its own.
 
+XLA itself computes an element-wise equation again in each kernel that reads it, as in that of a maximum and in that
+which compares with it. Where it rounds in each as what is beside it has it, it is split only sealed, on CPUs.
+
 What is sealed (`exla.passes.seal`) is computed by the same code wherever it is cut alike, so that its places are one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -35,9 +38,10 @@ import numpy as np
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.memory import Path
-from exla.ir.primitives import TRANSCENDENTAL, named
-from exla.ir.program import Program
+from exla.ir.primitives import FUSIBLE, TRANSCENDENTAL, named
+from exla.ir.program import Program, variables
 from exla.ir.scopes import equation_number
+from exla.passes.paths import program_at
 from exla.passes.split.loop import Carry, Loop
 
 COMPARISONS = frozenset({"eq", "ne"})
@@ -78,9 +82,11 @@ class Steady:
 
     Attributes:
       program: whose equations are numbered.
+      seals: whether what is computed several times can be sealed for the device (`Machine.keeps_branches`).
     """
 
     program: Program
+    seals: bool = True
 
     @cached_property
     def numbers(self) -> frozenset[Name]:
@@ -99,6 +105,17 @@ class Steady:
         return [(tuple(zip(place[:-1:2], place[1::2], strict=True)), place[-1]) for place in places]
 
     @cached_property
+    def is_computed_again(self) -> bool:
+        """Whether something whose bits depend on its place is computed in two places, though it is one equation.
+
+        XLA computes element-wise equations again in each kernel that reads them: that of a maximum, and that which
+        compares with it. Where it is no mere chance that both kernels round alike, the value had better be sealed.
+        """
+        return self.seals and any(
+            _is_computed_again(program_at(self.program, path), position) for path, position in self.comparisons
+        )
+
+    @cached_property
     def _compared(self) -> list[tuple[frozenset[Name], str]]:
         """What both sides of a comparison are made of, where there is such, and the user's line of it."""
         return [(shared, source) for shared, source in self._walked.compared.values() if shared]
@@ -113,6 +130,8 @@ class Steady:
         """Whether the sides of each comparison in a program that splits made of this one share their places."""
         if not self.numbers:
             return True
+        if self.is_computed_again:
+            return False
         if "steady" not in candidate.known:
             walk = _Walk(self.numbers)
             walk.run(candidate, [NOWHERE] * len(candidate.invars), ())
@@ -257,6 +276,51 @@ class _Walk:
         for name in shared:
             if len({array.key for array in both if any(name == n for n, _ in array.places)}) > 1:
                 self.holds &= len({at for n, at in _places(both) if n == name}) == 1
+
+
+def compared(program: Program, comparison: int) -> list[int]:
+    """What a side of a comparison is, and the other is made of: positions of the equations that make it."""
+    one, other = program.eqns[comparison].invars
+    found = []
+    for v, w in ((one, other), (other, one)):
+        at = made_by(program, v, LOOKED_THROUGH - {"convert_element_type"})
+        if at is not None and at in before(program, w):
+            found.append(at)
+    return found
+
+
+def before(program: Program, var: Any, through: Callable[[Any], bool] = lambda eqn: True) -> set[int]:
+    """Positions of the equations that a value is made of.
+
+    Args:
+      program: the program.
+      var: the value.
+      through: which equations are followed to their operands; the others are found, and not gone beyond.
+    """
+    found: set[int] = set()
+    stack = variables([var])
+    while stack:
+        position = program.producers.get(stack.pop())
+        if position is not None and position not in found:
+            found.add(position)
+            stack += program.operands[position] if through(program.eqns[position]) else []
+    return found
+
+
+def _is_computed_again(program: Program, comparison: int) -> bool:
+    """Whether what is compared is computed in the kernel of a reduction, and again where it is compared with that."""
+    sides = program.eqns[comparison].invars
+    for at in compared(program, comparison):
+        kernel = (program.eqns[p] for p in before(program, program.eqns[at].outvars[0], _is_fused))
+        if any(_is_fused(e) and depends_on_place(program, e) and not any(map(is_narrow, e.outvars)) for e in kernel):
+            later = {p for v in sides for p in before(program, v) if p > at and not _is_fused(program.eqns[p])}
+            if any(at in before(program, program.eqns[p].outvars[0]) for p in later):
+                return True
+    return False
+
+
+def _is_fused(eqn: Any) -> bool:
+    return eqn.primitive.name in FUSIBLE
 
 
 def depends_on_place(program: Program, eqn: Any) -> bool:

@@ -174,6 +174,9 @@ class RecordedSpace:
     def has_small_values(self, candidate: Candidate, goal: Goal | None = None) -> bool:
         return True
 
+    def is_steady(self, candidate: Candidate) -> bool:
+        return True
+
     def is_met(self, candidate: Candidate, goal: Goal | None = None) -> bool:
         return candidate.peak.bytes <= (goal or self.goal).bytes
 

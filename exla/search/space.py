@@ -279,7 +279,9 @@ class Space:
     def steady(self, candidate: Candidate) -> Steady | None:
         """What must be computed in one place in what is made of a candidate; None where nothing must."""
         start = self._start_of(candidate.decisions)
-        found = self._steady.setdefault(start.decisions, Steady(program=start.program))
+        found = self._steady.setdefault(
+            start.decisions, Steady(program=start.program, seals=self.machine.keeps_branches)
+        )
         return found if found.numbers else None
 
     def is_steady(self, candidate: Candidate) -> bool:

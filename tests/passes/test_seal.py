@@ -49,6 +49,12 @@ def one_matrix(reduce):
     return lambda distances: lambda x, y: reduce(distances(x, y))
 
 
+def centred(x, y):
+    """What is compared is a product by a constant, and a difference: the compiler computes both where it reads them."""
+    distances = squared(x, y)
+    return distances - jnp.mean(distances, axis=0)
+
+
 LOSSES = {
     "Chamfer": one_matrix(lambda d: jnp.mean(jnp.min(d, 0)) + jnp.mean(jnp.min(d, 1)))(squared),
     "Chamfer by products": one_matrix(lambda d: jnp.mean(jnp.min(d, 0)) + jnp.mean(jnp.min(d, 1)))(by_products),
@@ -56,6 +62,7 @@ LOSSES = {
     "farthest": one_matrix(jnp.max)(squared),
     "likest": one_matrix(lambda s: jnp.sum(jnp.max(s, 0)) + jnp.sum(jnp.max(s, 1)))(similarity),
     "largest shares": one_matrix(lambda s: jnp.sum(jnp.max(s, 0)) + jnp.sum(jnp.min(s, 1)))(shares),
+    "centred": one_matrix(lambda d: jnp.sum(jnp.max(d, 1)))(centred),
     "transposed": one_matrix(lambda d: jnp.sum(jnp.max(d.T, 0) ** 2) + jnp.sum(jnp.min(d.T, 1)))(squared),
 }
 
@@ -150,6 +157,31 @@ def test_two_loops_have_one_place_only_where_they_cut_alike():
     eqns[loops[-1]] = eqns[loops[-1]].replace(params=other.eqns[there[-1]].params)
     mixed = type(start.program)(jaxpr=candidate.program.jaxpr.replace(eqns=eqns))
     assert not steady.holds(mixed)
+
+
+def test_what_is_fused_into_two_kernels_is_split_only_sealed():
+    """`d - mean(d)` is computed for its maximum and again for the comparison, rounded once here and twice there."""
+    function, values = gradient("centred"), arguments(93, 178, 7)
+    want = in_float64(function, values)
+    made = space(function, values, share=0.3)
+    assert made.steady(made.root).is_computed_again and not list(made.offers(made.root))
+    (start,) = made.sealed(made.root)
+    assert not made.steady(start).is_computed_again
+    for candidate in itertools.islice(made.below(start), 8):
+        assert error(jax.jit(emit(candidate.program, EXPANSIONS))(*values), want) < 1e-5
+
+
+def test_what_is_stored_once_is_split_as_it_is():
+    def nearest(x, y):
+        return jnp.sum(jnp.min(squared(x, y), 1))
+
+    def bounded(x, y):
+        return jnp.sum(jnp.clip(3.0 * squared(x, y) + 1.0, 2.0, 9.0))
+
+    for loss in (nearest, bounded):
+        made = space(jax.grad(loss), arguments(93, 178, 7), share=0.3)
+        assert made.steady(made.root) is not None
+        assert not made.steady(made.root).is_computed_again and list(made.offers(made.root))
 
 
 def test_what_the_compiler_makes_otherwise_is_not_used(monkeypatch):

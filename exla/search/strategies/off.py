@@ -21,8 +21,12 @@ def unsplit(space: SearchSpace, generator: random.Random) -> Steps:
 
 def worth_compiling(space: SearchSpace) -> Iterator[Candidate]:
     """The candidates without a loop that may obey: compile options change the plain program too."""
-    if any(space.option_sets) and space.has_small_values(space.root):
+    if any(space.option_sets) and _keeps_to(space, space.root):
         yield space.root
     rewritten = space.rewritten
-    if rewritten.decisions and rewritten.peak.bytes <= space.goal.bytes and space.has_small_values(rewritten):
+    if rewritten.decisions and rewritten.peak.bytes <= space.goal.bytes and _keeps_to(space, rewritten):
         yield rewritten
+
+
+def _keeps_to(space: SearchSpace, candidate: Candidate) -> bool:
+    return space.has_small_values(candidate) and space.is_steady(candidate)
