@@ -78,18 +78,19 @@ def gradient(name):
 
 
 def in_float64(function, values):
-    with jax.enable_x64(True):
-        return [np.asarray(v) for v in jax.jit(function)(*(v.astype(np.float64) for v in values))]
+    """What the operations give one by one: compiled together they may be wrong in float64 too."""
+    with jax.enable_x64(True), jax.disable_jit():
+        return [np.asarray(v) for v in function(*(v.astype(np.float64) for v in values))]
 
 
 def error(got, want):
     return max(np.max(np.abs(g - w)) / np.max(np.abs(w)) for g, w in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", ["Chamfer", "Chamfer by products", "largest shares", "centred"])
 def test_gradients_that_would_be_refused_fit_and_are_right(name):
-    function, values = gradient(name), arguments(1100, 900, 3)
-    matrix = 4 * 1100 * 900
+    function, values = gradient(name), arguments(700, 600, 3)
+    matrix = 4 * 700 * 600
     f = exla.jit(function, memory_limit=matrix // 4, records="off")
     plan = f.plan(*values)
     assert any(isinstance(d, Seal) for d in plan.decisions) and plan.compiled_bytes <= matrix // 4
@@ -168,6 +169,20 @@ def test_what_is_fused_into_two_kernels_is_split_only_sealed():
     (start,) = made.sealed(made.root)
     assert not made.steady(start).is_computed_again
     for candidate in itertools.islice(made.below(start), 8):
+        assert error(jax.jit(emit(candidate.program, EXPANSIONS))(*values), want) < 1e-5
+
+
+def test_what_jax_jit_gets_wrong_itself_is_right_when_it_is_sealed():
+    def loss(u, v, weights):
+        d = jax.nn.silu(jnp.sqrt(jnp.abs(u[:, None] * v) + 0.1))
+        return jnp.sum(weights * jnp.max(d - jnp.mean(d, axis=0), axis=1))
+
+    function, generator = jax.grad(loss, (0, 1)), np.random.default_rng(0)
+    values = tuple(generator.standard_normal(n, dtype=np.float32) for n in (162, 96, 162))
+    want = in_float64(function, values)
+    made = space(function, values, share=0.15)
+    (start,) = made.sealed(made.root)
+    for candidate in itertools.islice(made.below(start), 4):
         assert error(jax.jit(emit(candidate.program, EXPANSIONS))(*values), want) < 1e-5
 
 
