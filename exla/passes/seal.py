@@ -7,7 +7,7 @@ one loop for its minimum, and in another to compare it with that, is not offered
 of a conditional: XLA fuses nothing across its border, so that the same equations at the same shapes become the same
 code wherever they stand, and two loops over the same chunks have the same bits. Whether they did is seen in what XLA
 made (`exla.targets.hlo_text`). In return every chunk of the value is stored. It is chosen where nothing else obeys the
-limit.
+limit, and where XLA itself would compute the value in two kernels.
 
 What a sealed value is made of and is much smaller is computed before it, and may be cut with it; sums among that are
 sealed as well.

@@ -19,7 +19,7 @@ Two comparisons may have a place each: the nearest neighbours of rows and those 
 with distances of its own.
 
 XLA itself computes an element-wise equation again in each kernel that reads it, as in that of a maximum and in that
-which compares with it. Where it rounds in each as what is beside it has it, it is split only sealed, on CPUs.
+which compares with it. What may be rounded otherwise in the two is split only sealed, on CPUs.
 
 What is sealed (`exla.passes.seal`) is computed by the same code wherever it is cut alike, so that its places are one.
 """
@@ -109,7 +109,7 @@ class Steady:
         """Whether something whose bits depend on its place is computed in two places, though it is one equation.
 
         XLA computes element-wise equations again in each kernel that reads them: that of a maximum, and that which
-        compares with it. Where it is no mere chance that both kernels round alike, the value had better be sealed.
+        compares with it. Where the two may round otherwise, the value must be sealed.
         """
         return self.seals and any(
             _is_computed_again(program_at(self.program, path), position) for path, position in self.comparisons
