@@ -61,13 +61,16 @@ def follow(call: Call, target: Target, options: Options, decisions: Sequence[Dec
       decisions: of an earlier choice, for the same program.
 
     Raises:
-      ReplayMiss: if a decision does not apply to this program, or does not compile for this target.
+      ReplayMiss: if a decision does not apply to this program, or does not compile for this target, or if its devices
+        would exchange more or bits differ that must not.
       MemoryLimitError: if what was decided does not obey the limit.
     """
     attempt = _unrecorded(call, target, options)
     choice = attempt.again(decisions, "plan")
-    if choice is None and attempt.tried[-1].peak_bytes is None:
-        raise ReplayMiss(f"what was decided does not compile for {target.name}: {attempt.tried[-1].error}")
+    last = attempt.tried[-1]
+    is_barred = bool(last.error) and last.compiled_bytes is not None
+    if choice is None and (is_barred or last.peak_bytes is None):
+        raise ReplayMiss(f"what was decided cannot be used on {target.name}: {last.error}")
     if choice is None:
         planned = space_of(call, target, options).build(decisions)
         raise _refusal(attempt, (planned,), attempt.projected(call.program))

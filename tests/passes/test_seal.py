@@ -237,6 +237,14 @@ def test_a_plan_that_seals_is_saved_and_loaded(tmp_path):
     assert error(loaded(*values), in_float64(function, values)) < 1e-4
 
 
+def test_a_plan_whose_code_differs_from_loop_to_loop_is_not_loaded(tmp_path, monkeypatch):
+    function, values = gradient("farthest"), arguments(300, 250, 3)
+    exla.save(exla.compile(function, values, memory_limit=300 * 250), tmp_path / "plan.json")
+    monkeypatch.setattr("exla.search.attempt.sealed_alike", lambda text: False)
+    with pytest.raises(exla.PlanError, match="different code"):
+        exla.load(tmp_path / "plan.json", function, values)
+
+
 def test_records_of_what_was_sealed_are_replayed(tmp_path, monkeypatch):
     monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path))
     function, values = gradient("farthest"), arguments(600, 500, 3)
