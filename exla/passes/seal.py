@@ -30,7 +30,7 @@ from exla.ir.scopes import equation_number
 from exla.passes.decisions import Seal
 from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.rewritten import rewritten
-from exla.passes.steady import Steady, compared, is_inexact, is_narrow
+from exla.passes.steady import COMPARISONS, Steady, compared, depends_on_place, is_inexact, is_narrow
 
 SMALLER = 16
 """Values of so many times less than what is sealed are computed before, once."""
@@ -62,7 +62,7 @@ def _seals(program: Program, path: Path, steady: Steady) -> Iterator[Seal]:
     numbers = [equation_number(eqn) for eqn in program.eqns]
     wanted += [at for at in reversed(range(len(numbers))) if numbers[at] in steady.numbers]
     for at in dict.fromkeys(wanted):
-        if program.eqns[at].primitive.name != "exla_sealed" and _cone(program, at):
+        if any(depends_on_place(program, program.eqns[p]) for p in _cone(program, at)):
             yield Seal(path=path, site=program.site(at))
     for body, inner in bodies_to_rewrite(program, path):
         yield from _seals(body, inner, steady)
@@ -103,10 +103,15 @@ def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., lis
         return list(lax.cond((one == one) | (one != one), computed, nothing, *operands))
 
 
-def _cone(program: Program, position: int) -> list[int]:
-    """Positions of the equations that compute a value from much smaller ones; empty where one cannot be moved.
+def _is_sealed(eqn: Any) -> bool:
+    return eqn.primitive.name == "exla_sealed"
 
-    What is made of numbers in 16 bits is left alone: whether XLA rounds them is not the same for every chunk.
+
+def _cone(program: Program, position: int) -> list[int]:
+    """Positions of the equations that compute a value from much smaller or sealed ones; empty where that cannot be.
+
+    What is made of numbers in 16 bits is left alone: whether XLA rounds them is not the same for every chunk. A
+    comparison stays outside, where it is seen what its sides are made of.
     """
     most = max(map(value_bytes, program.eqns[position].outvars)) // SMALLER
     found: set[int] = set()
@@ -114,11 +119,12 @@ def _cone(program: Program, position: int) -> list[int]:
     while stack:
         at = stack.pop()
         eqn = program.eqns[at]
-        if eqn.effects or _compat.bodies(eqn) or any(map(is_narrow, eqn.outvars)):
+        compares = eqn.primitive.name in COMPARISONS and is_inexact(eqn.invars[0])
+        if eqn.effects or _compat.bodies(eqn) or compares or any(map(is_narrow, eqn.outvars)):
             return []
         found.add(at)
         made = (program.producers.get(v) for v in program.operands[at] if value_bytes(v) > most)
-        stack += [p for p in made if p is not None and p not in found]
+        stack += [p for p in made if p is not None and p not in found and not _is_sealed(program.eqns[p])]
     return sorted(found) if any(is_inexact(v) for v in _leaves(program, sorted(found))) else []
 
 

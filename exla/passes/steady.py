@@ -63,7 +63,7 @@ JOINED = {
     "square": named("exp exp2 pow integer_pow sqrt rsqrt abs"),
     "integer_pow": named("exp exp2 pow integer_pow sqrt rsqrt abs"),
     "pow": named("exp exp2 pow integer_pow sqrt rsqrt abs mul square"),
-    "log": named("exp exp2 pow integer_pow sqrt rsqrt mul div add sub"),
+    "log": named("exp exp2 pow integer_pow sqrt rsqrt"),
     "exp": named("log"),
     "sqrt": named("mul square pow integer_pow div"),
     "rsqrt": named("mul square pow integer_pow div"),

@@ -269,6 +269,18 @@ def test_decisions_are_plain_data_and_miss_where_they_do_not_apply():
         replay(program, Seal(path=(), site=Site(position=last + 1, fingerprint="")))
 
 
+def test_what_is_sealed_holds_no_comparison():
+    """The step of a loop is made of all that is compared in it, and is not sealed with that."""
+
+    def fit(x, y):
+        return jax.lax.fori_loop(0, 4, lambda _, z: z - 0.05 * jax.grad(LOSSES["Chamfer"])(z, y), x)
+
+    made = space(fit, arguments(96, 64, 3), share=0.2)
+    (start,) = made.sealed(made.root)
+    steady = made.steady(start)
+    assert steady is not None and len(steady.comparisons) == 2
+
+
 def test_nothing_is_sealed_where_nothing_is_compared_or_numbers_have_16_bits():
     x, y = arguments(64, 48, 3)
 
