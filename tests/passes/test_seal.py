@@ -87,7 +87,7 @@ def error(got, want):
     return max(np.max(np.abs(g - w)) / np.max(np.abs(w)) for g, w in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("name", ["Chamfer", "Chamfer by products", "largest shares", "centred"])
+@pytest.mark.parametrize("name", ["Chamfer by products", "centred"])
 def test_gradients_that_would_be_refused_fit_and_are_right(name):
     function, values = gradient(name), arguments(700, 600, 3)
     matrix = 4 * 700 * 600
@@ -113,8 +113,9 @@ def test_a_loop_of_the_users_that_follows_such_a_gradient_fits():
     np.testing.assert_allclose(f(*values), want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("name", "ties"), [*((name, False) for name in LOSSES), ("Chamfer", True), ("transposed", True)]
+)
 def test_every_split_of_what_is_sealed_is_right_or_seen_to_be_compiled_otherwise(name, ties):
     function, values = gradient(name), arguments(173, 131, 5, ties=ties)
     want = in_float64(function, values)
