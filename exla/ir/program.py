@@ -292,6 +292,13 @@ def live_equations(program: Program) -> set[int]:
     return live
 
 
+def read_by(program: Program, positions: Iterable[int]) -> list[Any]:
+    """What some equations read and do not compute themselves."""
+    positions = list(positions)
+    made = {v for at in positions for v in program.eqns[at].outvars}
+    return list(dict.fromkeys(v for at in positions for v in program.operands[at] if v not in made))
+
+
 def variables(atoms: Iterable[Any]) -> list[Any]:
     """Those of some operands or results that are no literals."""
     return [v for v in atoms if not isinstance(v, Literal)]

@@ -25,12 +25,13 @@ from jax import lax
 from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.memory import Path
-from exla.ir.program import Program, as_it_is, as_struct, evaluate, value_bytes
+from exla.ir.program import Program, as_it_is, as_struct, evaluate, read_by, value_bytes
 from exla.ir.scopes import equation_number
 from exla.passes.decisions import Seal
 from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.rewritten import rewritten
-from exla.passes.steady import COMPARISONS, Steady, compared, depends_on_place, is_inexact, is_narrow
+from exla.passes.rounding import depends_on_place, is_inexact, is_narrow, is_sealed
+from exla.passes.steady import COMPARISONS, Steady, compared
 
 SMALLER = 16
 """Values of so many times less than what is sealed are computed before, once."""
@@ -44,16 +45,16 @@ sealed_p = _compat.new_primitive("exla_sealed", _abstract)
 """It exists in programs only and is expanded by `expand_sealed` when they are emitted."""
 
 
-def enumerate_seals(program: Program) -> Iterator[Seal]:
+def enumerate_seals(steady: Steady) -> Iterator[Seal]:
     """Offer to seal what is compared with what is made of it, and the sums that this is made of.
 
     Args:
-      program: whose equations are numbered.
+      steady: of the program.
 
     Yields:
       One decision for each such value that is not sealed, what is compared first.
     """
-    yield from _seals(program, (), Steady(program=program))
+    yield from _seals(steady.program, (), steady)
 
 
 def _seals(program: Program, path: Path, steady: Steady) -> Iterator[Seal]:
@@ -79,7 +80,7 @@ def apply_seal(program: Program, decision: Seal) -> Program:
         cone = _cone(inner, position)
         if not cone:
             raise ReplayMiss(f"{decision}: it cannot be computed by itself")
-        leaves = _leaves(inner, cone)
+        leaves = read_by(inner, cone)
         body = _body(inner, cone, leaves, inner.eqns[position].outvars)
         return rewritten(inner, position, leaves, lambda get: sealed_p.bind(*map(get, leaves), body=body))
 
@@ -89,7 +90,7 @@ def apply_seal(program: Program, decision: Seal) -> Program:
 def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., list[Any]]) -> list[Any]:
     """Run an `exla_sealed` equation: a conditional whose other branch is never taken, which XLA does not know."""
     closed = eqn.params["body"]
-    number = next(x for x, v in zip(operands, eqn.invars, strict=True) if is_inexact(v))
+    number = next(x for x, v in zip(operands, eqn.invars, strict=True) if _has_numbers(v))
     one = lax.squeeze(lax.slice(number, (0,) * number.ndim, (1,) * number.ndim), range(number.ndim))
 
     def computed(*values: Any) -> list[Any]:
@@ -101,10 +102,6 @@ def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., lis
     shape = "x".join(map(str, eqn.outvars[0].aval.shape))
     with jax.named_scope(f"exla_sealed.{equation_number(eqn)}.{shape}"):  # `exla.targets.hlo_text` looks for it
         return list(lax.cond((one == one) | (one != one), computed, nothing, *operands))
-
-
-def _is_sealed(eqn: Any) -> bool:
-    return eqn.primitive.name == "exla_sealed"
 
 
 def _cone(program: Program, position: int) -> list[int]:
@@ -124,14 +121,14 @@ def _cone(program: Program, position: int) -> list[int]:
             return []
         found.add(at)
         made = (program.producers.get(v) for v in program.operands[at] if value_bytes(v) > most)
-        stack += [p for p in made if p is not None and p not in found and not _is_sealed(program.eqns[p])]
-    return sorted(found) if any(is_inexact(v) for v in _leaves(program, sorted(found))) else []
+        stack += [p for p in made if p is not None and p not in found and not is_sealed(program.eqns[p])]
+    cone = sorted(found)
+    return cone if any(map(_has_numbers, read_by(program, cone))) else []
 
 
-def _leaves(program: Program, cone: Sequence[int]) -> list[Any]:
-    """What the equations of a cone read and do not compute."""
-    made = {v for at in cone for v in program.eqns[at].outvars}
-    return list(dict.fromkeys(v for at in cone for v in program.operands[at] if v not in made))
+def _has_numbers(v: Any) -> bool:
+    """Whether a value has an element that may be NaN, for all that XLA knows."""
+    return is_inexact(v) and 0 not in v.aval.shape
 
 
 def _body(program: Program, cone: Sequence[int], leaves: Sequence[Any], results: Sequence[Any]) -> Any:

@@ -22,7 +22,7 @@ from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Held
-from exla.ir.program import Program, as_it_is, as_struct, evaluate, live_equations, value_bytes
+from exla.ir.program import Program, as_it_is, as_struct, evaluate, live_equations, read_by, value_bytes
 from exla.ir.shards import compute_again, hands_on_to, is_computed
 from exla.passes.decisions import Sink
 from exla.passes.paths import at_site
@@ -75,9 +75,7 @@ def _sink(program: Program, position: int, decision: Sink) -> Program:
     chain = [] if isinstance(var, Literal) else _chain(program, var, decision.small_bytes)
     if not chain:
         raise ReplayMiss(f"{decision}: what computes the value cannot be moved")
-    made = {v for i in chain for v in program.eqns[i].outvars}
-    read = (v for i in chain for v in program.eqns[i].invars if not isinstance(v, Literal) and v not in made)
-    leaves = list(dict.fromkeys(read))
+    leaves = read_by(program, chain)
 
     def rewrite(closed: Any, which: int) -> Any:
         body = program.jaxpr.replace(invars=leaves, constvars=[], outvars=[var], eqns=[program.eqns[i] for i in chain])

@@ -235,7 +235,8 @@ class Space:
         """A start that computes what is compared for equality by itself, where it is a sum or the like."""
         made = start
         for _ in range(MOST_SEALED if self.machine.keeps_branches else 0):
-            decision = next(enumerate_seals(made.program), None)
+            steady = self.steady(made)
+            decision = None if steady is None else next(enumerate_seals(steady), None)
             if decision is None:
                 break
             made = self._seal(made, decision)

@@ -16,6 +16,7 @@ from exla.ir.memory import Storing, project
 from exla.ir.scopes import numbered
 from exla.passes import steady as module
 from exla.passes.decisions import Growth, to_json
+from exla.passes.rounding import SHAPE_DEPENDENT
 from exla.passes.split.decide import apply_seed, enumerate_splits
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
@@ -214,7 +215,7 @@ def test_a_sum_takes_in_a_product_where_it_sees_it(monkeypatch):
     wrong = [p for p in in_turn() if is_wrong(p)]
     assert wrong and not any(steady.holds(p) for p in wrong)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "depends_on_place", lambda program, eqn: eqn.primitive.name in module.SHAPE_DEPENDENT)
+        patch.setattr(module, "depends_on_place", lambda program, eqn: eqn.primitive.name in SHAPE_DEPENDENT)
         for program in wrong:
             program.known.pop("steady", None)
         assert any(Steady(program=steady.program).holds(p) for p in wrong), "sums alone do not tell"

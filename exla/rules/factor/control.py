@@ -249,21 +249,11 @@ def cond(context: EquationContext) -> FactorRule:
     )
 
 
-@FACTOR_RULES.register("exla_sealed")
-def sealed(context: EquationContext) -> FactorRule:
-    """`c0, c1 -> c0 c1`: what it is computed from."""
+@FACTOR_RULES.register("exla_unless", "exla_sealed")
+def one_body(context: EquationContext) -> FactorRule:
+    """`c0 _, c0 c1 -> c0 c1`: what is safe and used then, and what it is computed from otherwise; or that alone."""
     (body,) = _compat.bodies_of(context.primitive, context.params)
-    flow = _Flow(context, [[v] for v in body.jaxpr.invars], [[v] for v in body.jaxpr.outvars])
-    return FactorRule(
-        equation=f"{flow.tokens(0)} -> {flow.tokens(1)}", replay=flow.replay, apart=flow.apart(), whole=WHOLE
-    )
-
-
-@FACTOR_RULES.register("exla_unless")
-def unless(context: EquationContext) -> FactorRule:
-    """`c0 _, c0 c1 -> c0 c1`: what is safe, what is used then, and what it is computed from otherwise."""
-    (otherwise,) = _compat.bodies_of(context.primitive, context.params)
-    inside, outside = otherwise.jaxpr.invars, otherwise.jaxpr.outvars
+    inside, outside = body.jaxpr.invars, body.jaxpr.outvars
     flow = _Flow(context, [[v] for v in inside], [[v] for v in outside])
     return FactorRule(
         equation=f"{flow.tokens(0)} -> {flow.tokens(1)}", replay=flow.replay, apart=flow.apart(), whole=WHOLE
