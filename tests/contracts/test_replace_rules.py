@@ -1,5 +1,7 @@
 """Every replace rule keeps its obligations: found in its examples, right on them, and in none of its lookalikes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from exla.passes import replace
 from exla.passes.obligations import verify
 from exla.report.rules import page
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
@@ -27,8 +30,15 @@ def test_a_rule_says_where_it_is_from_and_has_lookalikes(name):
 
 
 def test_the_page_is_made_from_the_registry():
-    written = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
+    written = ROOT / "docs" / "rules.md"
     assert written.read_text() == page(), "python -m exla.report.rules > docs/rules.md"
+
+
+def test_rules_are_tried_in_one_order_whichever_is_imported_first():
+    names = "import exla.rules.replace.weighted_distance; from exla.ir.rewrites import REPLACE_RULES as rules"
+    words = [sys.executable, "-c", f"{names}; print(*rules.in_order(rare=False))"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == [n for n in REPLACE_RULES.in_order() if not n.startswith("discovered_")], done.stderr
 
 
 def broken(**changes):
