@@ -2,7 +2,8 @@
 
 Each step looks at the values that hold the projected peak, tries the regions that cutting one of their axes makes at
 two chunk sizes, keeps the few that promise most, and for those tries chunk sizes from a part of the cache to what the
-cap leaves. Where one factor is not enough, the best unfinished programs are split again, inside their loops too.
+cap leaves. Where one factor is not enough, the best unfinished programs are split again, inside their loops too. In a
+program of hundreds of equations the beam may come to an end before (`Space.is_exhausted`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from exla.passes.decisions import Sink
-from exla.passes.split.chunks import largest_chunk, sizes
+from exla.passes.split.chunks import largest_chunk, probe, sizes
 from exla.passes.split.decide import Seed
 from exla.strict import tolerate
 
@@ -26,7 +27,6 @@ MOST_SPLITS = 6
 BEAM = 3
 FINALISTS = 3
 ANY = 1 << 62
-PROBE = 8
 CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
 """Working sets that are tried, as multiples of what stays in cache."""
 
@@ -92,9 +92,10 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
     limit = parent.peak.bytes if parent.seeds else space.unfused(parent).bytes
     probed = []
     for seed in space.offers(parent, goal):
+        if space.is_exhausted:
+            break
         region = seed.region
-        most = largest_chunk(region.size)
-        first = max(region.least_chunk, min(PROBE, most // 4))
+        most, first = largest_chunk(region.size), probe(region.size, region.least_chunk)
         if first >= region.size:
             continue
         at_first = at_second = None
@@ -109,8 +110,8 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
             continue
         probed.append((seed, first, at_first, second, at_second))
 
-    def promise(probe: tuple[Seed, int, Candidate, int, Candidate]) -> tuple[bool, bool, float]:
-        both = (probe[2], probe[4])
+    def promise(tried: tuple[Seed, int, Candidate, int, Candidate]) -> tuple[bool, bool, float]:
+        both = (tried[2], tried[4])
         within = any(space.is_met(p, goal) for p in both)
         return (not within, min(p.peak.bytes for p in both) > goal.bytes, min(p.seconds for p in both))
 

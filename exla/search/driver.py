@@ -112,6 +112,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         if choice is not None:
             return choice
     asked: list[Candidate] = []
+    space: Space | None = None
     if not unsplit_hopeless:
         space, choice = make_space(attempt, floor), None
         if measures:
@@ -123,7 +124,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         choice = choice or _ask(attempt, space, "analytic" if wants_measures else options.search, asked)
         if choice is not None:
             return choice
-    raise _refusal(attempt, asked, floor)
+    raise _refusal(attempt, asked, floor, is_exhausted=space is not None and space.is_exhausted)
 
 
 def space_of(call: Call, target: Target, options: Options) -> Space:
@@ -234,7 +235,9 @@ def _fixed_bytes(call: Call, floor: Peak) -> int:
     return -(-(floor.arguments_bytes + floor.outputs_bytes - call.aliased_bytes) // call.devices)
 
 
-def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> MemoryLimitError:
+def _refusal(
+    search: Attempt, asked: Sequence[Candidate], floor: Peak, *, is_exhausted: bool = False
+) -> MemoryLimitError:
     found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None]
     fixed = _fixed_bytes(search.call, floor)
     return refusal(
@@ -247,4 +250,5 @@ def _refusal(search: Attempt, asked: Sequence[Candidate], floor: Peak) -> Memory
         fixed_bytes=fixed,
         devices=search.call.devices,
         spread=search.call.spread,
+        is_exhausted=is_exhausted,
     )

@@ -21,6 +21,10 @@ from exla.search.space import Candidate
 
 MOST_REASONS = 2
 """Why shared axes are not cut inside the shares: so many reasons are told."""
+EXHAUSTED = (
+    "The search was ended before it had tried all splits of {count} equations: parts of the function, each with an "
+    "exla.jit of its own, may be planned to the end."
+)
 
 
 def refusal(
@@ -34,6 +38,7 @@ def refusal(
     fixed_bytes: int,
     devices: int = 1,
     spread: Mapping[tuple[int, int], Spread] = MappingProxyType({}),
+    is_exhausted: bool = False,
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
 
@@ -47,6 +52,7 @@ def refusal(
       fixed_bytes: what each device needs for arguments and results.
       devices: how many devices share the program; the limit is that of each.
       spread: (argument, axis) -> how they share it out.
+      is_exhausted: whether the search came to its end before it had tried all that it would.
     """
     by_peak = sorted(asked, key=lambda p: p.peak.bytes)
     peak = by_peak[0].peak if by_peak else peak
@@ -59,6 +65,7 @@ def refusal(
     reasons = _blocked_by_name(program, blocked)
     way = Growth(small_bytes=max(limit_bytes * devices // 64, 1), exact=options.numerics == "exact")
     shared = tuple(dict.fromkeys(why_not_shared(program, spread, [way])))[:MOST_REASONS] if spread else ()
+    ended = (EXHAUSTED.format(count=len(program.eqns)),) if is_exhausted else ()
     holders = []
     for item in peak.held[:3]:
         here = item.program
@@ -80,7 +87,7 @@ def refusal(
         holders=tuple(holders),
         compared="" if options.search == "off" or is_fixed else Steady(program=program).source,
         fixed_bytes=fixed_bytes if is_fixed else 0,
-        hints=() if is_fixed or options.search == "off" else (*_hints(program, peak), *shared),
+        hints=() if is_fixed or options.search == "off" else (*_hints(program, peak), *shared, *ended),
     )
 
 

@@ -37,7 +37,7 @@ from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
 from exla.passes.seal import enumerate_seals
-from exla.passes.split.chunks import grid
+from exla.passes.split.chunks import grid, probe
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
 from exla.passes.steady import Steady
 from exla.search import moves
@@ -58,6 +58,8 @@ DEPTH = 2
 """How many splits one after another `Space.all` and the random walks go; strategies may go further."""
 RATIO = 2
 """Chunk sizes that are tried grow by this factor."""
+MOST_TRIED = 2_000_000
+"""Splits that the beam tries, times the equations of the program: a minute or two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,8 +293,8 @@ class Space:
         return steady is None or steady.holds(candidate.program)
 
     def _is_steady_when_cut(self, parent: Candidate, seed: Seed) -> bool:
-        """Whether a split keeps that, whatever its chunks: by the smallest."""
-        made = self.cut_if_possible(parent, seed, self.chunks(seed)[0])
+        """Whether a split keeps that, whatever its chunks: by those that the beam tries first."""
+        made = self.cut_if_possible(parent, seed, probe(seed.region.size, seed.region.least_chunk))
         return made is not None and self.is_steady(made)
 
     def bar(self, candidate: Candidate) -> None:
@@ -338,6 +340,11 @@ class Space:
                 self._same[same] = self.of(program, decisions, (*parent.seeds, seed))
             self._cut[decisions] = self._same[same]
         return self._cut[decisions]
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether so much was tried that the beam is to come to an end."""
+        return len(self._same) * len(self.root.program.eqns) > MOST_TRIED
 
     def arranged(self, candidate: Candidate, goal: Goal | None = None) -> Candidate | None:
         """A candidate with what its loops multiply whole transposed before them, as much as is within the goal."""

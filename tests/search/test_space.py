@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import exla
 from exla.call import read
 from exla.ir.emit import emit
 from exla.passes.decisions import Split
 from exla.passes.split.chunks import grid
 from exla.passes.unless import EXPANSIONS
+from exla.search import space as module
 from exla.search.space import Goal, Space
 from exla.targets.base import TARGETS
 from exla.targets.machine import Machine
@@ -134,3 +136,17 @@ def test_splits_of_a_candidate_are_its_split_decisions(small):
     candidate = next(iter(small.all()))
     assert candidate.splits == tuple(d for d in candidate.decisions if isinstance(d, Split)) != ()
     assert str(candidate.splits[0]) in str(candidate)
+
+
+def test_the_beam_comes_to_an_end_and_the_refusal_says_so(monkeypatch):
+    made = space_of(kernel, *POINTS)
+    (first, *_) = found = made.ranked(made.root)
+    assert made.is_met(first) and not made.is_exhausted
+    monkeypatch.setattr(module, "MOST_TRIED", 0)
+    assert made.is_exhausted
+    another = space_of(kernel, *POINTS)
+    assert not another.is_exhausted and len(another.ranked(another.root)) < len(found)
+    monkeypatch.setattr(module, "MOST_TRIED", -1)
+    f = exla.jit(kernel, memory_limit=made.goal.bytes, records="off")
+    with pytest.raises(exla.MemoryLimitError, match=r"ended before it had tried all splits of \d+ equations"):
+        f.plan(*POINTS)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from exla.ir.program import Site
-from exla.passes.decisions import CompileOption, Growth, Replace, Split
+from exla.passes.decisions import CompileOption, Growth, Replace, Seal, Split
 from exla.search.recorded import (
     Measured,
     RecordedSpace,
@@ -24,6 +24,7 @@ from exla.search.strategy import STRATEGIES, Outcome
 
 SITE = Site(position=3, fingerprint="f" * 16)
 RULE = Replace(path=(), site=SITE, rule="squared_distance")
+SEAL = Seal(path=(), site=SITE)
 TRIALS = 40
 
 
@@ -128,6 +129,27 @@ def test_what_is_projected_far_above_the_limit_is_not_tried_again_and_again(proj
         count += bool(candidate.splits)
         session.tell(Outcome(status="over_limit", peak_bytes=4000 - 500 * count))
     assert count == asked
+
+
+def test_what_is_far_above_the_limit_gives_way_to_what_is_sealed(monkeypatch):
+    """Of what is not sealed one candidate is asked about, and nothing is ranked again before the sealed ones are."""
+    far = replace(measured(split(8), status="over_limit"), projected_bytes=2000)
+    near = replace(measured(SEAL, split(8), run_s=1.0), projected_bytes=900)
+    everything, ranked = space([far, near]), []
+
+    def in_order(self, start, goal=None):
+        ranked.append(start.decisions)
+        return [c for c in self._of(start) if (SEAL in c.decisions) == (SEAL in start.decisions)]
+
+    monkeypatch.setattr(RecordedSpace, "ranked", in_order)
+    monkeypatch.setattr(RecordedSpace, "rewritten", RecordedSpace.root)
+    monkeypatch.setattr(RecordedSpace, "sealed", lambda self, start: iter([replace(start, decisions=(SEAL,))]))
+    session, asked = STRATEGIES.get("analytic").start(everything, 0), []
+    while (candidate := session.ask()) is not None:
+        asked.append(candidate.decisions)
+        session.tell(everything.outcome(candidate))
+    assert ranked == [(), (SEAL,)]
+    assert asked[-2:] == [far.decisions, near.decisions]
 
 
 def test_what_one_split_was_projected_too_low_by_is_held_against_others_only_when_several_failed():

@@ -19,6 +19,11 @@ def largest_chunk(size: int) -> int:
     return -(-size // 2)
 
 
+def probe(size: int, least: int) -> int:
+    """The chunk by which a split is judged first: a small one, of a factor that has several."""
+    return max(least, min(LANES, largest_chunk(size) // 4))
+
+
 def tidy(size: int, chunk: int, least: int = 1, lanes: int = LANES) -> int:
     """Move a chunk size down to a nearby one that wastes less.
 

@@ -34,14 +34,11 @@ FAR, NEARER = 1.25, 0.95
 def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them.
 
-    Where nothing obeys at all, what computes by itself what is compared for equality; at last what waits elsewhere, or
-    in narrower types, where that is allowed.
+    At last what waits elsewhere, or in narrower types, where that is allowed.
     """
     yield from each(worth_compiling(space))
     unsplit = starts(space)
     is_met = yield from _split(space, unsplit)
-    if not is_met:
-        is_met = yield from _split(space, [sealed for start in unsplit for sealed in space.sealed(start)])
     for start in () if is_met else unsplit:
         is_met |= yield from _kept_elsewhere(space, start)
 
@@ -49,16 +46,19 @@ def analytic(space: SearchSpace, generator: random.Random) -> Steps:
 def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candidate, Outcome, bool]:
     """Ask for split programs until one obeys.
 
-    Where nothing does, what is cut finer: a small value that stays whole may tie a loop to the big ones that it is
-    made of.
+    Where nothing does, what computes by itself what is compared for equality; then what is cut finer: a small value
+    that stays whole may tie a loop to the big ones that it is made of.
     """
-    tried = [(start, _Tried()) for start in unsplit]
-    is_met = False
-    for start, before in tried:
-        is_met |= yield from _descend(space, start, space.goal, before, HOPELESS + PLACES - 1)
-    for start, before in () if is_met else tried:
-        is_met |= yield from _descend(space, start, replace(space.goal, finest=True), before, HOPELESS_FINER)
-    return is_met
+    sealed = [made for start in unsplit for made in space.sealed(start)]
+    tried = {start.decisions: _Tried() for start in (*unsplit, *sealed)}
+    for goal, hopeless in ((space.goal, HOPELESS + PLACES - 1), (replace(space.goal, finest=True), HOPELESS_FINER)):
+        for ways, others in ((unsplit, sealed), (sealed, [])):
+            is_met = False
+            for start in ways:
+                is_met |= yield from _descend(space, start, goal, tried[start.decisions], hopeless, others)
+            if is_met:
+                return True
+    return False
 
 
 @dataclass(kw_only=True)
@@ -81,11 +81,17 @@ class _Tried:
 
 
 def _descend(
-    space: SearchSpace, start: Candidate, goal: Goal, tried: _Tried, hopeless: int
+    space: SearchSpace,
+    start: Candidate,
+    goal: Goal,
+    tried: _Tried,
+    hopeless: int,
+    others: Sequence[Candidate] = (),
 ) -> Generator[Candidate, Outcome, bool]:
     """Ask for one candidate after another until one obeys; the goal is tightened by the compiler's word.
 
-    What was ranked for the goal before is asked first, as far as it is within the new one.
+    What was ranked for the goal before is asked first, as far as it is within the new one. Where there are others to
+    start from, nothing is ranked again after one that is projected far above the limit.
     """
     seen, smallest = tried.seen, tried.smallest
     ranked: list[Candidate] = []
@@ -98,6 +104,8 @@ def _descend(
             if c.outcome not in seen
             and space.is_met(c, goals.get(_places(c), first_goal) if len(goals) < PLACES else goal)
         ]
+        if not found and others and last is not None and last.peak.bytes > FAR * space.goal.bytes:
+            return False
         if not found:
             ranked = space.ranked(start, goal)
             found = [c for c in ranked if c.outcome not in seen]
