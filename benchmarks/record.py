@@ -57,9 +57,14 @@ def open_results(suite: str) -> Results:
             "jax": jax.__version__,
             "jaxlib": importlib.metadata.version("jaxlib"),
             "exla": exla.__version__,
-            "command": shlex.join(["python", "-m", f"benchmarks.{suite}", *sys.argv[1:]]),
+            "command": shlex.join(["python", "-m", f"benchmarks.{suite}", *map(_anywhere, sys.argv[1:])]),
         },
     )
+
+
+def _anywhere(word: str) -> str:
+    """A word of a command; of a path of this machine the last part."""
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def console() -> Console:
