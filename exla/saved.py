@@ -133,7 +133,7 @@ def read_plan(path: str | os.PathLike[str]) -> SavedPlan:
         raise PlanError(f"{path} is incomplete: it needs origin, options ({', '.join(KEPT)}) and decisions")
     try:
         replayed = tuple(from_json(d) for d in decisions)
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise PlanError(f"{path} holds what is no decision: {error}") from error
     return SavedPlan(
         decisions=replayed,

@@ -83,7 +83,7 @@ def broken(text):
     yield "decision", json.dumps({**row, "decisions": [{"kind": "Explode"}]}), "no decision"
     dump = {"kind": "CompileOption", "name": "xla_dump_to", "value": "somewhere"}
     yield "option", json.dumps({**row, "decisions": [*row["decisions"], dump]}), "xla_dump_to"
-    yield "no text", json.dumps({**row, "decisions": [{**dump, "value": None}]}), "name and value are strings"
+    yield "no text", json.dumps({**row, "decisions": [{**dump, "value": None}]}), "value=None is no str"
     split = next(d for d in row["decisions"] if d["kind"] == "Split")
     yield "axis", json.dumps({**row, "decisions": [{**split, "axis": 77}]}), "does not apply"
     for name, value in (("axis", "x"), ("chunk", None), ("chunk", True), ("result", 1.5)):

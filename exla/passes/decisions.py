@@ -7,8 +7,9 @@ reason.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 from exla.ir.program import Site
@@ -242,10 +243,6 @@ Change = Split | Share | Sink | Arrange | Store | Rewrite
 Decision = Change | CompileOption
 
 
-_SITED: dict[str, Any] = {kind.__name__: kind for kind in (Sink, Arrange, Store, Replace, Swap, Seal)}
-"""The kinds that are nothing but a site and plain fields."""
-
-
 def _inside(path: tuple[tuple[int, int], ...]) -> str:
     return "".join(f" in body {which} of equation {position}" for position, which in reversed(path))
 
@@ -255,38 +252,40 @@ def to_json(decision: Decision) -> dict[str, Any]:
     return {"kind": type(decision).__name__, **asdict(decision)}
 
 
-def from_json(data: Mapping[str, Any]) -> Decision:
+def from_json(data: Any) -> Decision:
     """A decision from plain data.
 
     Raises:
-      ValueError: if it is not one.
+      ValueError: if it is not one: of no known kind, or with fields that are missing, unknown or of another type.
     """
-    fields = {k: v for k, v in data.items() if k != "kind"}
-    for name in ("result", "axis", "chunk", "operand", "early"):
-        if name in fields and (not isinstance(fields[name], int) or isinstance(fields[name], bool)):
-            raise ValueError(f"not a decision: {name}={fields[name]!r} is no number of something in {data!r}")
-    if not isinstance(fields.get("how", ""), str):
-        raise ValueError(f"not a decision: how={fields['how']!r} is no way to keep a value in {data!r}")
+    kinds = {kind.__name__: kind for kind in typing.get_args(Decision)}
+    named = data.get("kind") if isinstance(data, Mapping) else None
+    kind = kinds.get(named) if isinstance(named, str) else None
+    if kind is None:
+        raise ValueError(f"not a decision: {data!r}; kinds are {', '.join(sorted(kinds))}")
     try:
-        if data.get("kind") == "CompileOption":
-            if not all(isinstance(text, str) for text in fields.values()):
-                raise ValueError(f"not a decision: {data!r}; name and value are strings")
-            return CompileOption(**fields)
-        if data.get("kind") in ("Split", "Share", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap", "Seal"):
-            site = Site(**fields.pop("site"))
-            path = tuple((int(i), int(k)) for i, k in fields.pop("path"))
-            if data["kind"] in _SITED:
-                return _SITED[data["kind"]](site=site, path=path, **fields)
-            if data["kind"] == "Reorder":
-                order = tuple(tuple(int(k) for k in step) for step in fields.pop("order"))
-                return Reorder(site=site, path=path, order=order, **fields)
-            growth = Growth(**fields.pop("growth"))
-            if data["kind"] == "Share":
-                mesh = tuple((str(name), int(size)) for name, size in fields.pop("mesh"))
-                names = tuple(str(name) for name in fields.pop("names"))
-                return Share(site=site, path=path, growth=growth, mesh=mesh, names=names, **fields)
-            return Split(site=site, path=path, growth=growth, **fields)
-    except (TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise ValueError(f"not a decision: {data!r} ({error})") from error
-    kinds = "Arrange, CompileOption, Reorder, Replace, Seal, Share, Sink, Split, Store, Swap"
-    raise ValueError(f"not a decision: {data!r}; kinds are {kinds}")
+        made: Decision = _read(kind, {k: v for k, v in data.items() if k != "kind"}, "")
+    except ValueError as error:
+        raise ValueError(f"not a decision: {error} in {data!r}") from error
+    return made
+
+
+def _read(kind: Any, data: Any, name: str) -> Any:
+    """What a field of some type holds, from plain data: a number, a string, a tuple, or a class with such fields."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        if not isinstance(data, Mapping):
+            raise ValueError(f"{name}={data!r} is no {kind.__name__}")
+        types, needed = typing.get_type_hints(kind), {f.name for f in fields(kind) if f.default is MISSING}
+        if data.keys() - types.keys() or needed - data.keys():
+            raise ValueError(f"the fields of {kind.__name__} are {', '.join(types)}")
+        return kind(**{field: _read(types[field], value, field) for field, value in data.items()})
+    if typing.get_origin(kind) is not tuple:
+        if type(data) is not kind:
+            raise ValueError(f"{name}={data!r} is no {kind.__name__}")
+        return data
+    parts = typing.get_args(kind)
+    count = len(data) if isinstance(data, list | tuple) else -1
+    if count < 0 or parts[-1] is not Ellipsis and count != len(parts):
+        raise ValueError(f"{name}={data!r} is no list of {len(parts)}" if count >= 0 else f"{name}={data!r} is no list")
+    of = parts[:1] * count if parts[-1] is Ellipsis else parts
+    return tuple(_read(part, value, name) for part, value in zip(of, data, strict=True))
