@@ -30,6 +30,9 @@ CHEAP = named("""
 FUSIBLE = ELEMENTWISE | CHEAP | VIEWS | {"concatenate", "tile"}
 """Primitives that XLA computes inside the loop of their consumer."""
 
+STANDING = named("exla_sealed exla_unless")
+"""exla's own primitives that stand for what their one body computes."""
+
 SCATTERS = named("scatter scatter-add scatter-sub scatter-mul scatter-min scatter-max")
 """Primitives that write updates into their first operand."""
 

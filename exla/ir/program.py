@@ -30,6 +30,7 @@ from exla.ir.convolutions import in_order
 from exla.ir.explicit import forget
 from exla.ir.factors import FACTOR_RULES, EquationContext, Factors, parse
 from exla.ir.fingerprint import equation_fingerprint
+from exla.ir.primitives import STANDING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +133,22 @@ class Program:
     def origin(self, var: Any) -> tuple[str, str]:
         """(primitive, user's line) of what first computed a value; ("", "") for an input.
 
-        An equation that stands for others, as a chunk loop does, has the origins of its results as a parameter.
+        An equation that stands for others has the origins of its results as a parameter, as a chunk loop has, or a body
+        that computes them.
         """
-        position = self.producers.get(var)
+        position = None if isinstance(var, Literal) else self.producers.get(var)
         if position is None:
             return ("", "")
         eqn = self.eqns[position]
         if "origins" in eqn.params:
             primitive, source = eqn.params["origins"][list(eqn.outvars).index(var)]
             return (primitive, source)
-        return (eqn.primitive.name, self.source(position))
+        own = (eqn.primitive.name, self.source(position))
+        if eqn.primitive.name not in STANDING:
+            return own
+        (body,) = _compat.bodies(eqn)
+        inside = Program(jaxpr=body.jaxpr).origin(body.jaxpr.outvars[list(eqn.outvars).index(var)])
+        return inside if inside[0] else own
 
     def describe(self, var: Any) -> str:
         """A value in words: its type, and the primitive that made it."""

@@ -263,6 +263,9 @@ def test_decisions_are_plain_data_and_miss_where_they_do_not_apply():
     assert from_json(to_json(decision)) == decision
     sealed = replay(program, decision)
     assert [e.primitive.name for e in sealed.eqns].count("exla_sealed") == 1
+    (result,) = next(e for e in sealed.eqns if e.primitive.name == "exla_sealed").outvars
+    (original,) = program.eqns[decision.site.position].outvars
+    assert sealed.describe(result) == program.describe(original) and sealed.origin(result) == program.origin(original)
     assert not list(enumerate_seals(Steady(program=numbered(sealed))))
     with pytest.raises(ReplayMiss, match="another one"):
         replay(program, Seal(path=(), site=Site(position=decision.site.position, fingerprint="0")))

@@ -115,8 +115,8 @@ class _Growing:
         return None
 
     def _where(self, position: int) -> str:
-        eqn = self.program.eqns[position]
-        return f"`{eqn.primitive.name}` at {self.program.source(position) or 'an unknown line'}"
+        primitive, source = self.program.origin(self.program.eqns[position].outvars[0])
+        return f"`{primitive}` at {source or 'an unknown line'}"
 
     def _refusal(self, position: int, name: str | None, cut: Cut) -> str | None:
         axis, window = cut
