@@ -398,6 +398,7 @@ def test_a_record_spares_the_next_process_the_search():
     assert any(r.status == "ok" for r in RecordStore().read().records)
     again = exla.jit(kernel_product, memory_limit=SMALL).plan(*args)
     assert again.source == "record" and again.decisions == first.decisions
+    assert "jax.jit    not compiled: this was found by an earlier search, and recorded" in str(again)
     assert len(again.tried) == 1
     other = exla.jit(kernel_product, memory_limit="97KiB").plan(*args)
     assert other.source == "search"

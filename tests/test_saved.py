@@ -31,6 +31,7 @@ def test_a_loaded_plan_gives_the_values_and_the_code_of_the_saved_one(saved):
     assert loaded.plan.decisions == read_plan(saved).decisions and loaded.plan.source == "plan"
     assert hlo_hash(loaded.as_text()) == read_plan(saved).hlo_hash
     assert len(loaded.plan.tried) == 1  # nothing was searched
+    assert "jax.jit    not compiled: this was loaded from a plan" in str(loaded.plan)
     np.testing.assert_allclose(loaded(*points()), expected(*points()), rtol=1e-5, atol=1e-5)
 
 

@@ -39,6 +39,10 @@ class ValueReport:
     fate: str
 
 
+FROM = {"record": ": this was found by an earlier search, and recorded", "plan": ": this was loaded from a plan"}
+"""Where decisions are from that no search was made for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What exla decided for one signature of a function.
@@ -57,7 +61,7 @@ class Plan:
       tried: the candidates in the order they were compiled.
       declined: rewrites that were found and not applied, each with its reason.
       prediction: what was predicted of the candidate by what was learned, in words; empty where nothing was.
-      source: "search" or "record".
+      source: "search", "record" or "plan".
       search_s: seconds that planning and compiling took.
       compiled: jax's Compiled object.
       program: the chosen program, as a jaxpr in which chunk loops are `exla_split` equations.
@@ -96,6 +100,8 @@ class Plan:
             lines.append(f"  jax.jit    {_figure(self.plain)}")
         elif needed := next((t.needed_bytes for t in self.tried if t.untouched), None):
             lines.append(f"  jax.jit    does not compile: it needs {format_bytes(needed)}")
+        elif not self.untouched:
+            lines.append("  jax.jit    not compiled" + FROM.get(self.source, ""))
         if self.untouched:
             lines.append("  decisions: none; the program obeys the limit and is used exactly as jax.jit compiles it")
         else:
