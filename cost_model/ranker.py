@@ -4,9 +4,10 @@
     scores = ranker.score(graph, configs)               # (c,), lower is faster
     order = np.argsort(scores, kind="stable")
 
-Sizes are padded to a few (`cost_model/batch.py`), so that programs of about one size share one compilation; with
-JAX's persistent compilation cache switched on, processes share it too. Scores compare candidates of one call:
-they are not times, and those of two calls, or of two programs, do not belong on one scale.
+Sizes are padded to a few (`cost_model/batch.py`), so that programs of about one size share one compilation, and small
+ones with few candidates all share one; with JAX's persistent compilation cache switched on, processes share it too.
+Scores compare candidates of one call: they are not times, and those of two calls, or of two programs, do not belong on
+one scale.
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ from exla.cost_model.checkpoint import Trained, load
 from exla.cost_model.graph import NODE_CONFIG_FEATURES, TILE_CONFIG_FEATURES, Graph
 from exla.cost_model.inputs import sample_of
 from exla.cost_model.models import KERNEL, MODELS, configures
+from exla.cost_model.neighbours import beyond_table
 from exla.cost_model.normalise import Normaliser
 from exla.cost_model.pieces import Cut
 from exla.errors import CheckpointError
 
 ROWS_TOGETHER = 2**17
 """How many nodes × candidates are computed at the same time: what is scored at once takes memory at once."""
+SMALL = {"num_nodes": 128, "num_edges": 256, "num_more_edges": 64, "num_config_nodes": 128}
+FEW = 64
+"""Graphs no larger than this, with so few candidates, are all padded to it: they share one compilation, which takes as
+long as a hundred times scoring them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,8 +109,9 @@ class Ranker:
         reduced, columns = self.trained.inputs.reduced(graph)
         # As many at a time as in training, since a model may compare them; equal groups, so that one size is compiled.
         groups = -(-len(configs) // self.trained.inputs.configs)
-        size = bucket(-(-len(configs) // groups))
-        program = _Program.of(self.trained, reduced, columns, configs[:1], size)
+        is_few = len(configs) <= FEW
+        size = min(self.trained.inputs.configs, FEW) if is_few else bucket(-(-len(configs) // groups))
+        program = _Program.of(self.trained, reduced, columns, configs[:1], size, is_few)
 
         def values(group: int) -> np.ndarray:
             # Candidates of a group are strided, not neighbours: neighbours are alike, and are better seen apart.
@@ -151,12 +158,17 @@ class _Program:
     normaliser: Normaliser
 
     @classmethod
-    def of(cls, trained: Trained, graph: Graph, columns: np.ndarray, configs: np.ndarray, size: int) -> _Program:
-        """Batches with room for `size` candidates, and with some that are no matter."""
+    def of(
+        cls, trained: Trained, graph: Graph, columns: np.ndarray, configs: np.ndarray, size: int, is_few: bool
+    ) -> _Program:
+        """Batches with room for `size` candidates, and with some that are no matter; `is_few` where these are all."""
         inputs, sample = trained.inputs, sample_of(graph, columns, configs)
         cut = Cut.of(graph, size=inputs.segment_size, method=inputs.segment_method) if inputs.segment_size else None
         samples = [sample] if cut is None else [cut.sample(sample, number) for number in range(len(cut.pieces))]
-        batches = (collate([one], trained.normaliser, num_configs=size) for one in samples)
+        batches = (
+            collate([one], trained.normaliser, num_configs=size, **(_small(one.graph) if is_few else {}))
+            for one in samples
+        )
         return cls(cut=cut, batches=tuple(batches), normaliser=trained.normaliser)
 
     def batch(self, number: int, sample: Sample) -> Batch:
@@ -168,6 +180,17 @@ class _Program:
         """How many groups to score at the same time: XLA leaves cores idle where a program is small."""
         rows = max(batch.node_mask.size * batch.candidate_mask.shape[1] for batch in self.batches)
         return max(1, min(groups, os.cpu_count() or 1, ROWS_TOGETHER // rows))
+
+
+def _small(graph: Graph) -> dict[str, int]:
+    """`SMALL` where a graph has room in it, and else the sizes that `collate` pads to by itself."""
+    needed = {
+        "num_nodes": graph.num_nodes + 1,
+        "num_edges": graph.num_edges,
+        "num_more_edges": beyond_table(graph),
+        "num_config_nodes": graph.num_config_nodes,
+    }
+    return SMALL if all(needed[name] <= room for name, room in SMALL.items()) else {}
 
 
 def _first_bad(configs: np.ndarray) -> int:

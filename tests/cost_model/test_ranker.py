@@ -126,6 +126,24 @@ def test_groups_that_several_threads_score_are_of_one_size_and_compiled_once(tmp
     assert sum(compiled) == 1
 
 
+def test_small_graphs_with_few_candidates_share_one_compilation(tmp_path):
+    """And their scores are those of the model, whatever they are padded to."""
+    trained = saved(tmp_path / "w.npz")
+    ranker, model = load_ranker(tmp_path / "w.npz"), MODELS.get("split_sage")(**OPTIONS["split_sage"])
+    for seed, nodes, edges, candidates in ((1, 30, 40, 20), (2, 9, 12, 3), (3, 100, 130, 47), (4, 127, 250, 64)):
+        sample = made_sample(seed, nodes=nodes, edges=edges, candidates=candidates)
+        seen = dataclasses.replace(
+            sample, graph=dataclasses.replace(sample.graph, node_feat=nodes_on_one_footing(sample.graph.node_feat))
+        )
+        expected = model.apply(trained.variables, collate([seen], trained.normaliser))[0]
+        scores = ranker.score(sample.graph, sample.node_config)
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+    assert ranker._apply._cache_size() == 1
+    larger = made_sample(5, nodes=200, edges=250, candidates=20)
+    assert ranker.score(larger.graph, larger.node_config).shape == (20,)
+    assert ranker._apply._cache_size() == 2
+
+
 def test_configurations_of_another_program_are_an_error(tmp_path):
     saved(tmp_path / "w.npz")
     with pytest.raises(ValueError, match=r"\(20, 3, 18\); split_sage reads \(candidates, 4, 18\)"):
