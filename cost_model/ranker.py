@@ -36,8 +36,8 @@ ROWS_TOGETHER = 2**17
 """How many nodes × candidates are computed at the same time: what is scored at once takes memory at once."""
 SMALL = {"num_nodes": 128, "num_edges": 256, "num_more_edges": 64, "num_config_nodes": 128}
 FEW = 64
-"""Graphs no larger than this, with so few candidates, are all padded to it: they share one compilation, which takes as
-long as a hundred times scoring them."""
+"""Graphs no larger than this, with so few candidates, are all padded to it: one compilation of a second serves them
+all, and scoring takes 7 ms where sizes of their own would take 4."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

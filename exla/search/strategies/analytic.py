@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
-from exla.passes.decisions import Split
+from exla.passes.decisions import Change, Split
 from exla.search.space import Candidate, Goal
 from exla.search.strategies.off import worth_compiling
 from exla.search.strategy import Outcome, SearchSpace, Steps, each, starts, strategy
@@ -49,12 +51,16 @@ def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candid
     Where nothing does, what computes by itself what is compared for equality; then what is cut finer: a small value
     that stays whole may tie a loop to the big ones that it is made of.
     """
-    sealed = [made for start in unsplit for made in space.sealed(start)]
-    tried = {start.decisions: _Tried() for start in (*unsplit, *sealed)}
+
+    @cache
+    def sealed() -> list[Candidate]:
+        return [made for start in unsplit for made in space.sealed(start)]
+
+    tried = defaultdict[tuple[Change, ...], _Tried](_Tried)
     for goal, hopeless in ((space.goal, HOPELESS + PLACES - 1), (replace(space.goal, finest=True), HOPELESS_FINER)):
-        for ways, others in ((unsplit, sealed), (sealed, [])):
+        for ways, others in ((lambda: unsplit, sealed), (sealed, tuple)):
             is_met = False
-            for start in ways:
+            for start in ways():
                 is_met |= yield from _descend(space, start, goal, tried[start.decisions], hopeless, others)
             if is_met:
                 return True
@@ -86,7 +92,7 @@ def _descend(
     goal: Goal,
     tried: _Tried,
     hopeless: int,
-    others: Sequence[Candidate] = (),
+    others: Callable[[], Sequence[Candidate]] = tuple,
 ) -> Generator[Candidate, Outcome, bool]:
     """Ask for one candidate after another until one obeys; the goal is tightened by the compiler's word.
 
@@ -104,7 +110,7 @@ def _descend(
             if c.outcome not in seen
             and space.is_met(c, goals.get(_places(c), first_goal) if len(goals) < PLACES else goal)
         ]
-        if not found and others and last is not None and last.peak.bytes > FAR * space.goal.bytes:
+        if not found and last is not None and last.peak.bytes > FAR * space.goal.bytes and others():
             return False
         if not found:
             ranked = space.ranked(start, goal)
