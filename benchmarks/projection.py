@@ -95,7 +95,7 @@ def _holds(peak: Peak) -> dict[str, Any]:
 
 def _plain(prepared: Prepared) -> dict[str, Any]:
     attempt = prepared.attempt
-    peak = attempt.projected(attempt.call.program)
+    peak = attempt.floor
     flat, tree = jax.tree.flatten(prepared.arguments)
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat]
     options = attempt.option_sets(attempt.call.program)[-1]

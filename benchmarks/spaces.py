@@ -85,7 +85,7 @@ def record_space(name: str, most: int, about: dict) -> RecordedSpace:
         compiler_options={},
     )
     probe = Attempt(call=call, target=target, options=Options(), limit_bytes=1, store=None, key={})
-    floor = probe.projected(flat)
+    floor = probe.floor
     room = floor.bytes - floor.arguments_bytes - floor.outputs_bytes
     fixed = floor.arguments_bytes + floor.outputs_bytes
     plain = target.compiled_bytes(call.compile_plain()).total

@@ -166,7 +166,7 @@ def _lower(*, jaxpr: Any, wishes: Wishes) -> tuple[str, Any]:
         return wishes.name, jaxpr
 
     def run(*operands: Any) -> list[Any]:
-        return emit(choice.program, EXPANSIONS)(*choice.program.consts, *operands)
+        return emit(choice.program, EXPANSIONS, in_blocks=choice.machine.blocks)(*choice.program.consts, *operands)
 
     return wishes.name, derived.get(jaxpr, ("lowered", wishes), lambda: trace(run, jaxpr.in_avals))
 

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from exla import _compat
+from exla.ir.blocks import block_of
 from exla.ir.primitives import CUMULATIVE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import axes_of, is_exact, is_ordered, is_outer
 from exla.ir.program import Program, value_bytes, variables
@@ -82,10 +83,15 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
         is_padded = length % SUMMED > 0 and operand not in program.producers
         return (1 + is_padded) * value_bytes(operand) if length > SUMMED else 0
     axes = eqn.params["axes"]
+    item = _compat.item_bytes(operand.aval.dtype)
+    block = block_of(program, eqn) if storing.blocks else None
+    if block is not None:
+        shape = tuple(n // block.parts if axis == block.axis else n for axis, n in enumerate(shape))
+    first = 0 if block is None else math.prod(shape) * item
     if all(shape[axis] <= window for axis in axes):
-        return 0
+        return first
     windows = math.prod(-(-n // window) if axis in axes else n for axis, n in enumerate(shape))
-    return windows * _compat.item_bytes(operand.aval.dtype)
+    return first + windows * item
 
 
 def _copied_bytes(eqn: Any) -> int:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
+from exla.ir.blocks import block_of
 from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
 from exla.ir.products import is_exact, is_outer, is_vectors
 from exla.ir.program import Program, variables
@@ -125,12 +126,12 @@ def _plan(program: Program, storing: Storing, outputs: set[Any]) -> _Plan:
             if not _compat.is_drop(var)
             and var not in outputs
             and storing.fused
-            and _is_virtual(program, eqn, var, storing.window)
+            and _is_virtual(program, eqn, var, storing)
         }
     )
 
 
-def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> bool:
+def _is_virtual(program: Program, eqn: Any, var: Any, storing: Storing) -> bool:
     """Whether a compiler of which nothing is known will probably never store this value."""
     name = eqn.primitive.name
     if name in VIEWS:
@@ -140,16 +141,19 @@ def _is_virtual(program: Program, eqn: Any, var: Any, window: int | None) -> boo
     users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
     if any(user.primitive.name == BARRIER for user in users):
         return False
-    if not all(user.primitive.name in FUSIBLE or _reduces(user, window) for user in users):
+    if not all(user.primitive.name in FUSIBLE or _reduces(program, user, storing) for user in users):
         return False
     return name in CHEAP or len(users) <= 1
 
 
-def _reduces(eqn: Any, window: int | None) -> bool:
+def _reduces(program: Program, eqn: Any, storing: Storing) -> bool:
     """Whether a reduction computes its operand as it goes; XLA:CPU reduces longer axes by windows, in passes."""
     if eqn.primitive.name not in REDUCERS:
         return False
+    window = storing.window
     if window is None or eqn.primitive.name not in WINDOWED:
+        return True
+    if storing.blocks and block_of(program, eqn) is not None:
         return True
     return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
@@ -168,7 +172,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         name = eqn.primitive.name
         made = [v for v in eqn.outvars if v in places or v in outputs]
         found = places.get(made[0], NOWHERE) if len(made) == 1 else _united([places[v] for v in made if v in places])
-        can_take = _takes(eqn, storing)
+        can_take = _takes(program, eqn, storing)
         is_view = name in VIEWS or (copies and name == "transpose" and _is_folded(program, made, outputs))
         is_reused = copies and any(v in reused for v in made)
         is_virtual = is_copied = False
@@ -251,11 +255,11 @@ def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, stori
     return storing.gathers and name in REDUCERS and _is_short(eqn)
 
 
-def _takes(eqn: Any, storing: Storing) -> bool:
+def _takes(program: Program, eqn: Any, storing: Storing) -> bool:
     """Whether an equation computes its operands itself."""
     name = eqn.primitive.name
     if storing.copies:
-        return name in FUSED or name == "gather" or is_outer(eqn) or _reduces(eqn, storing.window)
+        return name in FUSED or name == "gather" or is_outer(eqn) or _reduces(program, eqn, storing)
     if name in FUSED or name in REDUCERS or is_outer(eqn):
         return True
     if name == "dot_general":

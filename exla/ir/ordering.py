@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from exla.ir.blocks import block_of
 from exla.ir.fusing import Fused
 from exla.ir.primitives import FUSIBLE, WINDOWED
 from exla.ir.program import Program
@@ -36,7 +37,7 @@ def order_of(program: Program, fusions: Fused, storing: Storing) -> Sequence[int
         for source in {producers[root] for root in fusions.reads[i] if root in producers}:
             readers[source].append(i)
             pending[i] += 1
-    ready = deque((i, _passes(eqns[i], storing)) for i in computed if not pending[i])
+    ready = deque((i, _passes(program, i, storing)) for i in computed if not pending[i])
     begun = set[int]()
     order = []
     while ready:
@@ -50,7 +51,7 @@ def order_of(program: Program, fusions: Fused, storing: Storing) -> Sequence[int
         for reader in readers[i]:
             pending[reader] -= 1
             if not pending[reader]:
-                ready.append((reader, _passes(eqns[reader], storing)))
+                ready.append((reader, _passes(program, reader, storing)))
     return order
 
 
@@ -59,12 +60,16 @@ def _is_computed(eqn: Any, fusions: Fused) -> bool:
     return eqn.primitive.name not in PASSING or any(v in fusions.stored for v in eqn.outvars)
 
 
-def _passes(eqn: Any, storing: Storing) -> int:
+def _passes(program: Program, position: int, storing: Storing) -> int:
     """In how many passes, one after the other, an equation is computed."""
-    window = storing.window
+    eqn, window = program.eqns[position], storing.window
     if window is None or eqn.primitive.name not in WINDOWED:
         return 1
-    shape, passes = eqn.invars[0].aval.shape, 1
+    shape, passes = list(eqn.invars[0].aval.shape), 1
+    block = block_of(program, eqn) if storing.blocks else None
+    if block is not None:
+        shape[block.axis] //= block.parts
+        passes += 1
     longest = max((shape[axis] for axis in eqn.params["axes"]), default=1)
     while longest > window:
         longest, passes = -(-longest // window), passes + 1

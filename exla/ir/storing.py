@@ -36,6 +36,7 @@ class Storing:
     Attributes:
       fused: whether element-wise chains are assumed to be fused.
       window: indices of an axis that are reduced without storing what is reduced; None = any number.
+      blocks: whether long reductions are written in blocks (`exla.ir.blocks`).
       threads: of the libraries of XLA:CPU, to which what they allocate is added; 0 where there are none.
       recomputes: whether element-wise values are computed again for every fusion that reads them, whatever they cost.
       packs_once: whether another library may multiply (YNNPACK), which packs each operand once and whole.
@@ -52,6 +53,7 @@ class Storing:
 
     fused: bool = True
     window: int | None = LONGEST_FUSED_REDUCTION
+    blocks: bool = False
     threads: int = 0
     packs_once: bool = False
     recomputes: bool = False

@@ -8,7 +8,7 @@ something has measured it).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exla.ir.factors import BARRIERS
@@ -195,7 +195,7 @@ def _values(original: Program, choice: Choice) -> list[ValueReport]:
     """The biggest values of the original program and what became of each."""
     made = [v for eqn in original.eqns for v in eqn.outvars if hasattr(v.aval, "shape")]
     by_size = sorted([*original.invars, *made], key=value_bytes, reverse=True)[:MOST_VALUES]
-    stored = {h.var for h in projected(original, choice.machine).held}
+    stored = {h.var for h in projected(original, replace(choice.machine, blocks=False)).held}
     outputs = {v for v in original.outvars if not hasattr(v, "val")}
     fates = _fates(choice)
     reports = []

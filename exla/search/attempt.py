@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -55,14 +56,24 @@ class Attempt:
     records_compiled: bool = True
     declined: tuple[Declined, ...] = ()
     sources: Mapping[Decision, str] = field(default_factory=dict)
-    machine: Machine = field(init=False)
     exchanged: Collectives | None = None
     asked_from: int = 0
 
     def __post_init__(self) -> None:
         if self.options.verify == "run" and (self.target.platform != "cpu" or self.call.devices > 1):
             raise MeasureError(f'verify="run" is for one CPU; on {self.where} use verify="compile"')
-        self.machine = self.target.machine()
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What is planned for: on one CPU, long reductions in blocks.
+
+        But not where something is compared for equality with what it was reduced to: XLA stores it in between.
+        """
+        machine = self.target.machine()
+        steady = Steady(program=self.call.program, seals=machine.keeps_branches)
+        alone = self.target.platform == "cpu" and self.call.devices == 1 and not self.call.inline
+        reorders = self.options.numerics != "exact"
+        return replace(machine, blocks=alone and reorders and not steady.numbers)
 
     @property
     def where(self) -> str:
@@ -138,7 +149,7 @@ class Attempt:
         try:
             compiled = compile_for(
                 self.target,
-                emit(program, EXPANSIONS),
+                emit(program, EXPANSIONS, in_blocks=self.machine.blocks),
                 structs,
                 donate=[constants + k for k in self.call.donated],
                 results=self.call.results,
@@ -161,13 +172,17 @@ class Attempt:
         )
         status = "compile_error" if needed is None else "oom"
         if self.records_compiled:
-            self.record(decisions, status, projected_bytes=self.projected(program).bytes, is_default=untouched)
+            peak = self.floor if untouched else self.projected(program)
+            self.record(decisions, status, projected_bytes=peak.bytes, is_default=untouched)
+
+    @cached_property
+    def floor(self) -> Peak:
+        """The projected peak of the program as `jax.jit` compiles it, likewise."""
+        return _projected(self.call.program, self.target.machine())
 
     def projected(self, program: Program) -> Peak:
-        """The projected peak, for the report; empty where it cannot be projected."""
-        with tolerate("projecting its memory"):
-            return projected(program, self.machine)
-        return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
+        """The projected peak of a candidate, for the report; empty where it cannot be projected."""
+        return _projected(program, self.machine)
 
     def _judge(
         self,
@@ -187,7 +202,7 @@ class Attempt:
         )
         if barred:
             return None
-        peak = self.projected(program)
+        peak = self.floor if untouched else self.projected(program)
         obeys = counted.total <= self.limit_bytes
         known, measured = None, None
         if obeys and self.options.verify == "run":
@@ -250,7 +265,7 @@ class Attempt:
         """A candidate as it crosses over to another process."""
         constants = len(program.consts)
         return Runnable(
-            fn=emit(program, EXPANSIONS),
+            fn=emit(program, EXPANSIONS, in_blocks=self.machine.blocks),
             structs=[as_struct(v.aval) for v in program.invars],
             consts=program.consts,
             donate=[constants + k for k in self.call.donated],
@@ -357,6 +372,12 @@ class Attempt:
                 "plan the program again"
             )
         return program, [*first, *rest], seeds
+
+
+def _projected(program: Program, machine: Machine) -> Peak:
+    with tolerate("projecting its memory"):
+        return projected(program, machine)
+    return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
 
 
 def _computed_otherwise(compiled: Any, decisions: Sequence[Decision]) -> str:

@@ -69,6 +69,7 @@ def storing_of(machine: Machine, fused: bool = True, searching: bool = False) ->
     return Storing(
         fused=fused,
         window=machine.longest_fused_reduction,
+        blocks=machine.blocks,
         threads=machine.threads,
         packs_once=searching,
         copies=True,

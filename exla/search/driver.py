@@ -47,7 +47,7 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
     attempt = _unrecorded(call, target, options)
     choice = attempt.plain()
     if choice is None:
-        raise _refusal(attempt, (), attempt.projected(call.program))
+        raise _refusal(attempt, (), attempt.floor)
     return choice
 
 
@@ -73,7 +73,7 @@ def follow(call: Call, target: Target, options: Options, decisions: Sequence[Dec
         raise ReplayMiss(f"what was decided cannot be used on {target.name}: {last.error}")
     if choice is None:
         planned = space_of(call, target, options).build(decisions)
-        raise _refusal(attempt, (planned,), attempt.projected(call.program))
+        raise _refusal(attempt, (planned,), attempt.floor)
     return choice
 
 
@@ -104,7 +104,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     store, key = store_and_key(call, target, options) if is_recorded else (None, {})
     attempt = Attempt(call=call, target=target, options=options, limit_bytes=limit, store=store, key=key)
     knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
-    floor = attempt.projected(call.program)
+    floor = attempt.floor
     unsplit_hopeless = _fixed_bytes(call, floor) > limit
     if not knobs and not unsplit_hopeless:
         choice = None if measures and listener.get() else attempt.recorded()
@@ -130,7 +130,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
 def space_of(call: Call, target: Target, options: Options) -> Space:
     """The space of a call, for whoever wants to look at it."""
     attempt = _unrecorded(call, target, options)
-    return make_space(attempt, attempt.projected(call.program))
+    return make_space(attempt, attempt.floor)
 
 
 def _unrecorded(call: Call, target: Target, options: Options) -> Attempt:

@@ -202,9 +202,16 @@ class Space:
 
     def of(self, program: Program, decisions: Sequence[Change], seeds: Sequence[Seed]) -> Candidate:
         """The candidate that a program is."""
-        peak = self.peak(program)
-        seconds = predict_s(program, self.machine) * self.machine.crowding(peak.temporary_bytes)
-        seconds += peak.temporary_bytes / self.machine.first_touch_bytes_per_s
+        return self._on(self.machine, program, decisions, seeds)
+
+    def _start(self, program: Program, decisions: Sequence[Change]) -> Candidate:
+        """A program that no split has touched, with long reductions as XLA computes them; in blocks they need less."""
+        return self._on(replace(self.machine, blocks=False), numbered(program), decisions, ())
+
+    def _on(self, machine: Machine, program: Program, decisions: Sequence[Change], seeds: Sequence[Seed]) -> Candidate:
+        peak = projected(program, machine, searching=True)
+        seconds = predict_s(program, machine) * machine.crowding(peak.temporary_bytes)
+        seconds += peak.temporary_bytes / machine.first_touch_bytes_per_s
         return Candidate(program=program, decisions=tuple(decisions), seeds=tuple(seeds), peak=peak, seconds=seconds)
 
     # The tree
@@ -212,7 +219,7 @@ class Space:
     @cached_property
     def root(self) -> Candidate:
         """The program as it is."""
-        return self.of(numbered(self.program), (), ())
+        return self._start(self.program, ())
 
     @cached_property
     def starts(self) -> tuple[Candidate, ...]:
@@ -225,7 +232,7 @@ class Space:
         program, found = self.program, [self.root]
         for count, decision in enumerate(made.decisions, 1):
             program = made.program if count == len(made.decisions) else replay(program, decision)
-            found.append(self.of(numbered(program), made.decisions[:count], ()))
+            found.append(self._start(program, made.decisions[:count]))
         return tuple(found)
 
     @property

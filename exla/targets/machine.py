@@ -64,6 +64,8 @@ class Machine:
         before it is one vector long: LLVM unrolls both, and adds vectors instead of single numbers.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
+      blocks: whether exla writes long reductions in blocks (`exla.ir.blocks`). They are priced as chains all the same:
+        where the axis itself can be cut into chunks of 8, that is faster still.
       on_chip_bytes: memory on the chip of a TPU, in which its compiler keeps whole values; 0 elsewhere.
       instruction_bytes: what it sets aside of that for what instructions work on.
       multiprocessors: of a GPU; 0 elsewhere.
@@ -94,6 +96,7 @@ class Machine:
     product_passes: int = 3
     one_vector: float = 0.4
     longest_fused_reduction: int | None = 32
+    blocks: bool = False
     keeps_branches: bool = True
     roomy_bytes: int | None = None
     on_chip_bytes: int = 0

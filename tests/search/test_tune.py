@@ -50,8 +50,8 @@ def compiled_once(monkeypatch):
     """These tests search the same few candidates: each is compiled once."""
     emitted, compiled = attempt.emit, attempt.compile_for
 
-    def emit_program(program, expansions):
-        run = emitted(program, expansions)
+    def emit_program(program, expansions, **how):
+        run = emitted(program, expansions, **how)
         run.program = program
         return run
 

@@ -36,13 +36,16 @@ FAR, NEARER = 1.25, 0.95
 def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them.
 
-    At last what waits elsewhere, or in narrower types, where that is allowed.
+    At last what waits elsewhere, or in narrower types, where that is allowed, and what has no loop and is projected far
+    above the limit.
     """
-    yield from each(worth_compiling(space))
-    unsplit = starts(space)
+    whole, unsplit = list(worth_compiling(space)), starts(space)
+    yield from each(c for c in whole if c.peak.bytes <= FAR * space.goal.bytes)
     is_met = yield from _split(space, unsplit)
     for start in () if is_met else unsplit:
         is_met |= yield from _kept_elsewhere(space, start)
+    if not is_met:
+        yield from each(c for c in whole if c.peak.bytes > FAR * space.goal.bytes)
 
 
 def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candidate, Outcome, bool]:

@@ -1,0 +1,164 @@
+"""Long reductions in blocks: how exla writes for XLA:CPU what it would reduce in passes.
+
+XLA:CPU reduces an axis of more than 32 indices in passes over windows of 32. It stores what it reduces for that, and
+LLVM makes no vector code of a window. The same sum over b * q indices, as a sum over b of blocks of q and then over
+what that leaves, is one loop over q with b terms: they are computed as they are added, in vectors, and one element in b
+is stored.
+
+`block_of` says which reductions are written so, `write` writes one. Sums are in another order then; maxima are the
+same. What is reduced is computed b times in the code of that loop: where that is much, LLVM does not unroll it, and
+XLA's passes are faster. Which reductions gain is from `python -m benchmarks.reductions`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+
+from exla import _compat
+from exla.ir.primitives import FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
+from exla.ir.program import Program
+from exla.ir.storing import LONGEST_FUSED_REDUCTION
+
+WRITTEN = named("reduce_sum reduce_max reduce_min")
+DTYPES = (np.float32, np.float64)
+BLOCKS = 8
+"""How many blocks are best, of 4, 8, 16 and 25."""
+FEWEST, MOST = 4, 16
+VECTOR = 6
+"""Indices of the last axis that a block has at least: LLVM makes vectors of 8 of them."""
+MOST_WORK, MOST_WORK_ACROSS = 36, 4
+"""What may be computed with an element that is reduced, in additions; less where axes behind it stay, in vectors."""
+TRANSCENDENTAL_WORK = 10
+GATHERED = named("gather dynamic_slice concatenate pad")
+
+
+class Block(NamedTuple):
+    """An axis that is reduced in blocks.
+
+    Attributes:
+      axis: the axis.
+      parts: how many blocks it is divided into.
+      is_along: whether no axis behind it stays.
+    """
+
+    axis: int
+    parts: int
+    is_along: bool = True
+
+
+def block_of(program: Program, eqn: Any) -> Block | None:
+    """How a reduction of a program is written in blocks; None where it is not.
+
+    Args:
+      program: the program.
+      eqn: one of its equations.
+
+    Returns:
+      The outermost long axis that is reduced, and the number of its blocks.
+    """
+    if eqn.primitive.name not in WRITTEN:
+        return None
+    known = program.known.setdefault("blocks", {})
+    made = eqn.outvars[0]
+    if made not in known:
+        known[made] = _block_of(program, eqn)
+    return known[made]
+
+
+def _block_of(program: Program, eqn: Any) -> Block | None:
+    aval, axes = eqn.invars[0].aval, eqn.params["axes"]
+    if aval.dtype not in DTYPES:
+        return None
+    for axis in sorted(axes):
+        before, after = math.prod(aval.shape[:axis]), aval.shape[axis + 1 :]
+        count = _count(aval.shape[axis], 1 if after else VECTOR)
+        if aval.shape[axis] <= LONGEST_FUSED_REDUCTION or count is None or (after and math.prod(after) < VECTOR):
+            continue
+        is_along = all(k in axes for k in range(axis, len(aval.shape)))
+        if not is_along and before > 1:
+            return None
+        block = Block(axis, count, is_along)
+        return block if _is_fast(program, eqn.invars[0], block, is_last=not after) else None
+    return None
+
+
+def _is_fast(program: Program, var: Any, block: Block, *, is_last: bool) -> bool:
+    """Whether what is computed with each element that is reduced leaves LLVM to make vectors of a block."""
+    work, is_nested = _work(program, var)
+    if is_nested and (is_last or not block.is_along or block.parts != BLOCKS):
+        return False
+    return work <= (MOST_WORK if block.is_along else MOST_WORK_ACROSS)
+
+
+def _count(size: int, least: int) -> int | None:
+    """How many blocks of a least length an axis is divided into: what divides it and is nearest to what is best."""
+    divisors = (n for n in range(FEWEST, MOST + 1) if size % n == 0 and size // n >= least)
+    return min(divisors, key=lambda n: abs(math.log(n / BLOCKS)), default=None)
+
+
+def _work(program: Program, var: Any) -> tuple[int, bool]:
+    """What is computed for an element of a value in the loop that reads it, in additions, no further than too much.
+
+    And whether there is a short reduction in it, a loop inside the loop.
+    """
+    found, is_nested, stack, seen = 0, False, [(var, 1)], {var}
+    while stack and found <= MOST_WORK:
+        v, times = stack.pop()
+        position = program.producers.get(v)
+        if position is None:
+            continue
+        eqn = program.eqns[position]
+        name = eqn.primitive.name
+        if name in GATHERED:
+            return MOST_WORK + 1, is_nested  # XLA:CPU fuses them too, and they make no vectors
+        if name in REDUCERS:
+            reduced = math.prod(eqn.invars[0].aval.shape[axis] for axis in eqn.params.get("axes", ()))
+            if reduced > LONGEST_FUSED_REDUCTION:
+                continue
+            times, is_nested = times * reduced, True
+        elif name not in FUSIBLE:
+            continue
+        if name not in VIEWS and name != "broadcast_in_dim":
+            found += times * (TRANSCENDENTAL_WORK if name in TRANSCENDENTAL else 1)
+        new = [w for w in program.operands[position] if w not in seen]
+        seen.update(new)
+        stack += [(w, times) for w in new]
+    return found, is_nested
+
+
+def blocks_in(program: Program) -> dict[Any, Block]:
+    """The reductions of a program that are written in blocks, those in control flow too: result -> how."""
+    found: dict[Any, Block] = {}
+    for eqn in program.eqns:
+        block = block_of(program, eqn)
+        if block is not None:
+            found[eqn.outvars[0]] = block
+        for body in _compat.bodies(eqn):
+            found.update(blocks_in(Program(jaxpr=body.jaxpr)))
+    return found
+
+
+def write(eqn: Any, operand: Any, block: Block) -> list[Any]:
+    """Reduce an operand in blocks.
+
+    Args:
+      eqn: the reduction.
+      operand: what it reduces.
+      block: how.
+
+    Returns:
+      The result, as of the equation.
+    """
+    axis, parts = block.axis, block.parts
+    shape = operand.shape
+    blocked = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
+    with _compat.equation_context(eqn):
+        operand = lax.reshape(operand, blocked)
+    (partial,) = _compat.bind(eqn, operand, axes=(axis,))
+    with _compat.equation_context(eqn):
+        partial = lax.optimization_barrier(partial)  # XLA would make one reduction of two
+    return _compat.bind(eqn, partial)

@@ -1,0 +1,177 @@
+"""Long reductions in blocks: which are, that they compute the same, and what is stored of them."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import exla
+from exla.call import read
+from exla.ir.blocks import Block, block_of, blocks_in
+from exla.ir.emit import emit
+from exla.ir.memory import project
+from exla.ir.primitives import WINDOWED
+from exla.ir.program import Program
+from exla.options import Options
+from exla.passes.unless import EXPANSIONS
+from exla.search.attempt import Attempt
+from exla.search.choice import Call
+from exla.search.cost import storing_of
+from exla.targets.base import compile_for, find_target
+from exla.targets.cpu import NO_YNN
+from exla.targets.machine import Machine
+
+REDUCERS = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
+PASSES = "reduce-window("
+"""What XLA:CPU makes of a long reduction."""
+
+
+def program_of(fn, *shapes: tuple[int, ...], dtype=np.float32) -> Program:
+    return read(jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(s, dtype) for s in shapes)), "cpu")
+
+
+def the_block(fn, *shapes: tuple[int, ...], dtype=np.float32) -> Block | None:
+    """How the only long reduction of a function is written."""
+    program = program_of(fn, *shapes, dtype=dtype)
+    (found,) = [block_of(program, eqn) for eqn in program.eqns if eqn.primitive.name in WINDOWED]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "wanted"),
+    [
+        ((4, 4000), (1,), Block(1, 8)),
+        ((4, 33), (1,), None),  # 11 blocks of 3 are no vectors
+        ((4, 36), (1,), Block(1, 6)),
+        ((4, 37), (1,), None),  # prime
+        ((4, 32), (1,), None),  # one pass
+        ((250, 2000), (0, 1), Block(0, 10)),
+        ((60, 128, 16), (1, 2), Block(1, 8)),
+        ((60, 7, 128), (1, 2), Block(2, 8)),
+        ((1000, 64), (0,), Block(0, 8, is_along=False)),
+        ((500, 64, 16), (1,), None),
+        ((1000, 3), (0,), None),
+        ((4000,), (0,), Block(0, 8)),
+        ((0, 4000), (1,), Block(1, 8)),
+    ],
+)
+def test_which_axis_is_reduced_in_how_many_blocks(shape, axes, wanted):
+    assert the_block(lambda x: jnp.sum(x, axis=axes), shape) == wanted
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, jnp.bfloat16, np.complex64])
+def test_other_types_are_left(dtype):
+    assert the_block(lambda x: lax.reduce_max(x, [1]) if dtype == np.int32 else x.max(1), (4, 4000)) is not None
+    if dtype != np.complex64:
+        assert the_block(lambda x: lax.reduce_max(x, [1]), (4, 4000), dtype=dtype) is None
+    else:
+        assert the_block(lambda x: lax.reduce_sum(x, [1]), (4, 4000), dtype=dtype) is None
+
+
+def test_what_is_much_to_compute_is_left():
+    """LLVM would not unroll it."""
+    for steps, is_written in ((1, True), (5, False)):
+
+        def fn(x, y, steps=steps):
+            value = x[:, None] - y
+            for _ in range(steps):
+                value = jnp.sin(value)
+            return jnp.sum(value, axis=1)
+
+        assert (the_block(fn, (8,), (4000,)) is not None) == is_written
+
+
+def test_what_is_gathered_is_left():
+    at = np.arange(4000) % 7
+    assert the_block(lambda x: jnp.sum(x[:, at], axis=1), (8, 100)) is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("reducer", REDUCERS)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((4, 4000), (1,)), ((250, 200), (0, 1)), ((3, 128, 16), (1, 2)), ((1000, 64), (0,)), ((0, 40), (1,))],
+)
+def test_the_same_is_computed(shape, axes, reducer, dtype):
+    with jax.enable_x64(dtype == np.float64):
+        x = np.random.default_rng(0).normal(size=shape).astype(dtype)
+        program = program_of(lambda x: REDUCERS[reducer](x * 2 + 1, axis=axes), shape, dtype=dtype)
+        assert blocks_in(program)
+        (got,) = jax.jit(emit(program, EXPANSIONS, in_blocks=True))(x)
+        wanted = getattr(np, reducer)(x.astype(np.float64) * 2 + 1, axis=axes)
+        assert got.dtype == dtype
+        tolerance = 0 if reducer != "sum" and dtype == np.float64 else 1e-6 if dtype == np.float32 else 1e-14
+        np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * max(x.size, 1) ** 0.5)
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_nan_and_infinity_come_through(reducer):
+    x = np.ones((4, 4000), np.float32)
+    x[0, 17], x[1, 3999], x[2, 0] = np.nan, np.inf, -np.inf
+    program = program_of(lambda x: REDUCERS[reducer](x, axis=1), x.shape)
+    compiled = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(x).compile(compiler_options=NO_YNN)
+    (got,) = compiled(x)
+    np.testing.assert_array_equal(got, getattr(np, reducer)(x, axis=1))
+
+
+def test_reductions_in_loops_of_the_user_are_written_so_too():
+    def fn(x):
+        return lax.fori_loop(0, 3, lambda _, s: s + jnp.sum(jnp.abs(x - s), axis=1, keepdims=True) / 4000, x[:, :1])
+
+    x = np.random.default_rng(0).normal(size=(4, 4000)).astype(np.float32)
+    program = program_of(fn, x.shape)
+    assert len(blocks_in(program)) == 1
+    run = jax.jit(emit(program, EXPANSIONS, in_blocks=True))
+    assert "optimization_barrier" in run.lower(x).as_text()
+    with jax.enable_x64(True):
+        wanted = fn(x.astype(np.float64))
+    np.testing.assert_allclose(run(x)[0], wanted, rtol=1e-5)
+
+
+def test_what_is_reduced_in_blocks_is_not_stored():
+    """One element in eight is; XLA's passes store every one. Both are projected as the compiler counts them."""
+    program = program_of(lambda x, y: jnp.sum(jnp.exp(x[:, None] - y), axis=1), (500,), (4000,))
+    structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.invars]
+    cpu, counted = find_target("cpu"), {}
+    for in_blocks in (False, True):
+        emitted = emit(program, EXPANSIONS, in_blocks=in_blocks)
+        compiled = compile_for(cpu, emitted, structs, compiler_options=NO_YNN)
+        assert (PASSES in compiled.as_text()) or in_blocks
+        counted[in_blocks] = cpu.compiled_bytes(compiled).total
+        projected = project(program, storing_of(Machine(blocks=in_blocks))).bytes
+        assert 0.9 <= projected / counted[in_blocks] <= 1.5
+    assert counted[True] < counted[False] / 5
+
+
+def attempt_of(fn, *shapes: tuple[int, ...], **call) -> Attempt:
+    call = Call(program=program_of(fn, *shapes), compile_plain=lambda: None, donated=(), compiler_options={}, **call)
+    return Attempt(call=call, target=find_target("cpu"), options=Options(), limit_bytes=1, store=None, key={})
+
+
+def test_where_nothing_is_in_blocks():
+    """What is compared for equality with its maximum is stored between; others choose their own compiler options."""
+
+    def largest(x, y):
+        return jnp.sum(jnp.max(x @ y, axis=1) ** 2)
+
+    shapes = ((100, 3), (3, 4000))
+    assert attempt_of(largest, *shapes).machine.blocks
+    assert not attempt_of(jax.grad(largest), *shapes).machine.blocks
+    assert not attempt_of(largest, *shapes, inline=True).machine.blocks
+    assert not attempt_of(largest, *shapes, devices=2).machine.blocks
+
+
+def test_a_program_that_is_split_reduces_in_blocks():
+    def fn(x, y):
+        return jnp.max(jnp.abs(x[:, None] - y), axis=1), jnp.sum(jnp.exp(-jnp.abs(x[:, None] - y)), axis=1)
+
+    x, y = (np.random.default_rng(k).normal(size=n).astype(np.float32) for k, n in enumerate((3000, 4000)))
+    found = exla.compile(fn, (x, y), memory_limit="2MiB", records="off")
+    assert re.findall(r"f32\[\d+,(\d+)\]\S* reduce-window", found.as_text()) == ["16", "16"]  # of 500, not of 4,000
+    largest, total = found(x, y)
+    apart = np.abs(x.astype(np.float64)[:, None] - y)
+    np.testing.assert_allclose(largest, apart.max(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(total, np.exp(-apart).sum(axis=1), rtol=1e-5)
