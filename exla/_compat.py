@@ -432,6 +432,11 @@ def scan_counts(params: Any, operands: int) -> tuple[int, int]:
     return len(list(consts)), len(list(carry))
 
 
+def scan_options(eqn: Any) -> dict[str, Any]:
+    """How a scan runs, as keywords of `jax.lax.scan`."""
+    return {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+
+
 def rows_of_scan(eqn: Any) -> range:
     """Positions of a scan's operands of which each turn reads a row; of every other equation none."""
     if eqn.primitive.name != "scan":

@@ -202,6 +202,24 @@ class Seal:
         return f"compute equation {self.site.position}{_inside(self.path)} by itself, with the same bits in every loop"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Collect:
+    """Make a big sum that a scan carries after it, of small rows that its turns compute.
+
+    Attributes:
+      path: as of a split.
+      site: the scan.
+      result: which of its results the sum is.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    result: int
+
+    def __str__(self) -> str:
+        return f"sum result {self.result} of equation {self.site.position}{_inside(self.path)} after it"
+
+
 Order = tuple[tuple[int, ...], ...]
 """Which factors are multiplied at each step, by position among those left; the product is put last (opt_einsum's)."""
 
@@ -236,7 +254,7 @@ class CompileOption:
         return f"compile option {self.name}={self.value!r}"
 
 
-Rewrite = Replace | Reorder | Swap | Seal
+Rewrite = Replace | Reorder | Swap | Collect | Seal
 """A decision that computes the same in another way, before anything is split."""
 Change = Split | Share | Sink | Arrange | Store | Rewrite
 """A decision that changes the program."""

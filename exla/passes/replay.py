@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from exla.ir.program import Program
 from exla.passes.arrange import apply_arrange
-from exla.passes.decisions import Arrange, Change, Reorder, Replace, Seal, Share, Sink, Store, Swap
+from exla.passes.collect import apply_collect
+from exla.passes.decisions import Arrange, Change, Collect, Reorder, Replace, Seal, Share, Sink, Store, Swap
 from exla.passes.reorder import apply_reorder
 from exla.passes.replace import apply_replace
 from exla.passes.seal import apply_seal
@@ -27,6 +28,8 @@ def replay(program: Program, decision: Change) -> Program:
         return apply_reorder(program, decision)
     if isinstance(decision, Swap):
         return apply_swap(program, decision)
+    if isinstance(decision, Collect):
+        return apply_collect(program, decision)
     if isinstance(decision, Seal):
         return apply_seal(program, decision)
     if isinstance(decision, Arrange):

@@ -14,6 +14,7 @@ from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.program import Program
 from exla.ir.rewrites import REPLACE_RULES, ReplaceRule
+from exla.passes.collect import enumerate_collections
 from exla.passes.decisions import Replace, Rewrite, Store
 from exla.passes.reorder import enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
@@ -129,7 +130,7 @@ def _next_order(program: Program, machine: Machine, room_bytes: int) -> tuple[Re
     orders = (decision for decision, _ in enumerate_reorders(program, seconds, room_bytes))
     swaps = enumerate_swaps(program) if machine.product_passes > 1 else ()
     before = None
-    for decision in itertools.chain[Rewrite](orders, swaps):
+    for decision in itertools.chain[Rewrite](enumerate_collections(program), orders, swaps):
         changed = replay(program, decision)
         before = before or _worth(program, machine)
         if _pays(before, _worth(changed, machine)):

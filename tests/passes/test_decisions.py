@@ -8,6 +8,7 @@ import pytest
 from exla.ir.program import Site
 from exla.passes.decisions import (
     Arrange,
+    Collect,
     CompileOption,
     Decision,
     Growth,
@@ -34,6 +35,7 @@ ONE_OF_EACH = [
     Replace(**HERE, rule="squared_distance"),
     Reorder(**HERE, order=((0, 1), (0, 1, 2))),
     Swap(**HERE),
+    Collect(**HERE, result=1),
     Seal(**HERE),
     CompileOption(name="a", value="b"),
 ]
@@ -80,5 +82,5 @@ def test_fields_of_decisions_have_their_types(field, wrong):
 
 @pytest.mark.parametrize("data", [None, "Split", 3, [], ["kind"], {}])
 def test_what_is_no_mapping_with_a_kind_is_no_decision(data):
-    with pytest.raises(ValueError, match="not a decision: .*; kinds are Arrange, CompileOption, Reorder"):
+    with pytest.raises(ValueError, match="not a decision: .*; kinds are Arrange, Collect, CompileOption, Reorder"):
         from_json(data)

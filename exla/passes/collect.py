@@ -1,0 +1,182 @@
+"""The collect pass: a big sum that a loop carries is made after the loop, of what is small in each of its terms.
+
+    rewrite: scan(s += u[t] v[t].T)  ->  scan(keeps u, v); s = u.T @ v
+
+The gradient of a loop that reads a matrix on every turn, as Sinkhorn's or a conjugate-gradient solve does, adds to the
+matrix's gradient on every turn. The whole of it goes through memory every time, and no chunk of it can be computed by
+itself. But a term is made of little: of vectors that the turn computes, and of what is the same on every turn. A row of
+each vector is kept for each turn instead, and the sum is one product, or a sum over the turns, after the loop: a value
+like any other, which is cut with what reads it.
+
+The terms are the same and are added in another order; under numerics="exact", and in types below 32 bits, nothing is
+collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from exla import _compat
+from exla.errors import ReplayMiss
+from exla.ir.memory import Path
+from exla.ir.primitives import named
+from exla.ir.program import Program, value_bytes, variables
+from exla.ir.scans import Scan, Turns
+from exla.ir.smallest import smallest_values
+from exla.passes.decisions import Collect
+from exla.passes.paths import at_site, bodies_to_rewrite
+from exla.passes.reorder import TYPES
+from exla.passes.rewritten import Get, rewritten
+
+ADDS = named("add add_any")
+LINEAR = named(
+    "neg transpose reshape broadcast_in_dim squeeze expand_dims reduce_sum slice rev real imag mul dot_general"
+)
+"""Where one operand varies, the sum of what they make is what they make of the sum."""
+WORTH = 2
+"""How many times as large as the rows that are kept a sum must be at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum:
+    """A sum that a scan carries.
+
+    Attributes:
+      scan: the scan.
+      result: which of its results it is.
+      terms: what a turn adds, and whether it subtracts it.
+      rows: the values of a turn that its terms are made of.
+    """
+
+    scan: Scan
+    result: int
+    terms: tuple[tuple[bool, Any], ...]
+    rows: tuple[Any, ...]
+
+
+def enumerate_collections(program: Program, path: Path = ()) -> Iterator[Collect]:
+    """Offer to make each big sum that a scan carries after it.
+
+    Args:
+      program: the program.
+      path: where it is.
+    """
+    for position, eqn in enumerate(program.eqns):
+        scan = Scan.of(eqn)
+        for result in range(scan.carry) if scan is not None else ():
+            is_read = eqn.outvars[result] in program.consumers or eqn.outvars[result] in program.outvars
+            if is_read and _sum(eqn, result) is not None:
+                yield Collect(path=path, site=program.site(position), result=result)
+    for body, inner in bodies_to_rewrite(program, path):
+        yield from enumerate_collections(body, inner)
+
+
+def apply_collect(program: Program, decision: Collect) -> Program:
+    """Replay a collection.
+
+    Raises:
+      ReplayMiss: if there is no such sum.
+    """
+
+    def change(inner: Program, position: int) -> Program:
+        eqn = inner.eqns[position]
+        found = _sum(eqn, decision.result)
+        if found is None:
+            raise ReplayMiss(f"{decision}: it is no sum whose terms are made of little")
+        return rewritten(inner, position, eqn.invars, lambda get: _evaluated(found, get))
+
+    return at_site(program, decision, change)
+
+
+def _sum(eqn: Any, result: int) -> Sum | None:
+    """A result of a scan as a sum whose terms are made of rows that are small beside it; None where it is none."""
+    scan = Scan.of(eqn)
+    if scan is None or not 0 <= result < scan.carry or str(eqn.outvars[result].aval.dtype) not in TYPES:
+        return None
+    terms = _terms(scan.body, scan.carried[result], scan.body.outvars[result])
+    if not terms or scan.turns < 2:
+        return None
+    rows = smallest_values(scan.body, variables(v for _, v in terms), scan.varies, frozenset(scan.scanned))
+    if scan.bytes_of(rows) * WORTH > value_bytes(eqn.outvars[result]):
+        return None
+    return Sum(scan=scan, result=result, terms=terms, rows=tuple(rows))
+
+
+def _terms(body: Program, start: Any, end: Any) -> tuple[tuple[bool, Any], ...]:
+    """What is added to one value until it is another, which nobody else reads on the way; () where more is done."""
+    found: list[tuple[bool, Any]] = []
+    while start is not end:
+        uses = body.consumers.get(start, [])
+        if len(uses) != 1 or start in body.outvars:
+            return ()
+        position, k = uses[0]
+        eqn = body.eqns[position]
+        subtracts = eqn.primitive.name == "sub" and k == 0
+        if not subtracts and eqn.primitive.name not in ADDS:
+            return ()
+        found.append((subtracts, eqn.invars[1 - k]))
+        start = eqn.outvars[0]
+    is_free = end not in body.consumers and sum(v is end for v in body.outvars) == 1
+    return tuple(found) if is_free else ()
+
+
+def _evaluated(found: Sum, get: Get) -> list[Any]:
+    """The scan's results: it runs without the sum, and its terms are summed after it."""
+    scan = found.scan
+    operands = [get(v) for v in scan.eqn.invars]
+    results, by_turn = scan.run(operands, {found.result}, found.rows)
+    sums = _Sums(turns=Turns(scan=scan, by_turn=by_turn, fixed=dict(zip(scan.fixed, operands, strict=False))))
+    total = operands[scan.consts + found.result]
+    for subtracts, term in found.terms:
+        total = (lax.sub if subtracts else lax.add)(total, sums.of(term))
+    results[found.result] = total
+    return [results[k] for k in range(len(results))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sums:
+    """Sums over the turns of a scan, evaluated outside it."""
+
+    turns: Turns
+
+    def of(self, atom: Any) -> Any:
+        """The sum of a value over the turns."""
+        turns = self.turns
+        if not turns.varies(atom):
+            value = jnp.asarray(turns.value(atom), atom.aval.dtype)
+            return lax.mul(value, lax.full_like(value, turns.scan.turns))
+        if atom not in turns.by_turn:
+            body = turns.scan.body
+            made = self._of_equation(body.eqns[body.producers[atom]])
+            if made is not None:
+                return made
+        return jnp.sum(turns.stacked(atom), axis=0, dtype=atom.aval.dtype)
+
+    def _of_equation(self, eqn: Any) -> Any:
+        """The sum of an equation's result, from sums of what it reads; None where those do not say."""
+        name, turns = eqn.primitive.name, self.turns
+        if name in (*ADDS, "sub"):
+            return _compat.bind(eqn, *map(self.of, eqn.invars))[0]
+        which = [k for k, v in enumerate(eqn.invars) if turns.varies(v)]
+        if len(which) == 1 and (name in LINEAR or name == "div" and which == [0]):
+            values = [self.of(v) if k in which else turns.value(v) for k, v in enumerate(eqn.invars)]
+            return _compat.bind(eqn, *values)[0]
+        if name == "dot_general" and eqn.params.get("out_sharding") is None:
+            return self._of_product(eqn)
+        return None
+
+    def _of_product(self, eqn: Any) -> Any:
+        """The sum of products of two values that vary: the turns are one more contracted axis."""
+        (left, right), batched = eqn.params["dimension_numbers"]
+        contracted = ((0, *(k + 1 for k in left)), (0, *(k + 1 for k in right)))
+        params: dict[str, Any] = {
+            "dimension_numbers": (contracted, tuple(tuple(k + 1 for k in side) for side in batched))
+        }
+        if not left:  # multiplied element by element so far, in full precision
+            params["precision"] = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
+        return _compat.bind(eqn, *map(self.turns.stacked, eqn.invars), **params)[0]
