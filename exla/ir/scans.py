@@ -9,12 +9,13 @@ What was dropped can be computed of the rows: for all turns at once (`Turns`), o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from exla import _compat
@@ -23,6 +24,8 @@ from exla.ir.program import Program, as_it_is, body_program, evaluate, value_byt
 
 Step = Callable[[Any], list[Any]]
 """From an equation of a body to its results."""
+Make = Callable[[Sequence[Any]], list[Any]]
+"""From rows to other rows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,12 +69,12 @@ class Scan:
     @property
     def carried(self) -> Sequence[Any]:
         """The inputs of the body that the turn before computes."""
-        return self.body.invars[self.consts : self.consts + self.carry]
+        return self.body.invars[self.consts : self._last]
 
     @property
     def scanned(self) -> Sequence[Any]:
         """The inputs of the body that are rows of operands."""
-        return self.body.invars[self.consts + self.carry :]
+        return self.body.invars[self._last :]
 
     @cached_property
     def varies(self) -> frozenset[Any]:
@@ -100,10 +103,11 @@ class Scan:
         Returns:
           Which result -> the result; value of the body -> its rows along the first axis, those of operands too.
         """
-        first, last = self.consts, self.consts + self.carry
+        first, last = self.consts, self._last
         consts, start, scanned = operands[:first], operands[first:last], operands[last:]
-        added = [v for v in rows if v not in set(self.scanned)]
         kept = [k for k in range(len(self.eqn.outvars)) if k not in dropped]
+        there = {self.body.outvars[k]: k for k in kept if k >= self.carry and not _is_literal(self.body.outvars[k])}
+        added = [v for v in rows if v not in self.scanned and v not in there]
         carry = [k for k in kept if k < self.carry]
         inputs = [*self.fixed, *(self.carried[k] for k in carry), *self.scanned]
         left = _without(self.body, inputs, [*(self.body.outvars[k] for k in kept), *added])
@@ -116,7 +120,43 @@ class Scan:
         ends, stacked = lax.scan(turn, begin, tuple(scanned), **_compat.scan_options(self.eqn))
         results = dict(zip(kept, (*ends, *stacked[: len(stacked) - len(added)]), strict=True))
         by_turn = dict(zip(added, stacked[len(stacked) - len(added) :], strict=True))
+        by_turn |= {v: results[k] for v, k in there.items()}
         return results, by_turn | dict(zip(self.scanned, scanned, strict=True))
+
+    def with_rows(
+        self, operands: Mapping[int, Any], others: Sequence[int], rows: Sequence[Any], make: Make
+    ) -> list[Any]:
+        """The results, where each turn computes some of its rows.
+
+        Args:
+          operands: which operand -> it, but for those whose rows are computed.
+          others: which operands these are.
+          rows: what each turn has a row of instead.
+          make: from a turn's rows of these to the rows that it computes.
+        """
+        count = len(self.eqn.invars)
+        consts, start = ([operands[k] for k in ks] for ks in (range(self.consts), range(self.consts, self._last)))
+        scanned = [k for k in range(self._last, count) if k not in others]
+
+        def turn(state: Any, row: Any) -> tuple[Any, Any]:
+            given, instead = row
+            known = dict(zip(scanned, given, strict=True)) | dict(zip(others, make(instead), strict=True))
+            mine = [known[k] for k in range(self._last, count)]
+            made = evaluate(self.body.jaxpr, [*consts, *state, *mine], as_it_is)
+            return tuple(made[: self.carry]), tuple(made[self.carry :])
+
+        xs = (tuple(operands[k] for k in scanned), tuple(rows))
+        ends, stacked = lax.scan(turn, tuple(start), xs, **_compat.scan_options(self.eqn))
+        return [*ends, *stacked]
+
+    @property
+    def _last(self) -> int:
+        """How many operands there are before those of which each turn has a row."""
+        return self.consts + self.carry
+
+
+def _is_literal(atom: Any) -> bool:
+    return isinstance(atom, Literal)
 
 
 def _without(body: Program, inputs: list[Any], results: list[Any]) -> Any:
@@ -167,6 +207,13 @@ class Turns:
     def value(self, atom: Any) -> Any:
         """A value that is the same on every turn."""
         return computed(self.scan.body, atom, self.fixed, lambda eqn: _compat.bind(eqn, *map(self.value, eqn.invars)))
+
+    def all(self, atom: Any) -> Any:
+        """A value of every turn, along the first axis."""
+        if self.varies(atom):
+            return self.stacked(atom)
+        value = jnp.asarray(self.value(atom))
+        return jnp.broadcast_to(value, (self.scan.turns, *value.shape))
 
     def stacked(self, atom: Any) -> Any:
         """A value that varies, its rows along the first axis."""

@@ -59,21 +59,23 @@ class Sum:
     rows: tuple[Any, ...]
 
 
-def enumerate_collections(program: Program, path: Path = ()) -> Iterator[Collect]:
+def enumerate_collections(program: Program, path: Path = (), least_bytes: int = 0) -> Iterator[Collect]:
     """Offer to make each big sum that a scan carries after it.
 
     Args:
       program: the program.
       path: where it is.
+      least_bytes: what the sum takes at least.
     """
     for position, eqn in enumerate(program.eqns):
         scan = Scan.of(eqn)
         for result in range(scan.carry) if scan is not None else ():
-            is_read = eqn.outvars[result] in program.consumers or eqn.outvars[result] in program.outvars
-            if is_read and _sum(eqn, result) is not None:
+            total = eqn.outvars[result]
+            is_big = value_bytes(total) >= least_bytes and (total in program.consumers or total in program.outvars)
+            if is_big and _sum(eqn, result) is not None:
                 yield Collect(path=path, site=program.site(position), result=result)
     for body, inner in bodies_to_rewrite(program, path):
-        yield from enumerate_collections(body, inner)
+        yield from enumerate_collections(body, inner, least_bytes)
 
 
 def apply_collect(program: Program, decision: Collect) -> Program:

@@ -220,6 +220,22 @@ class Collect:
         return f"sum result {self.result} of equation {self.site.position}{_inside(self.path)} after it"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rematerialize:
+    """Keep the least of a scan's turns of which the rest that it stacks can be computed again where it is read.
+
+    Attributes:
+      path: as of a split.
+      site: the scan.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+
+    def __str__(self) -> str:
+        return f"compute again what equation {self.site.position}{_inside(self.path)} stacks where it is read"
+
+
 Order = tuple[tuple[int, ...], ...]
 """Which factors are multiplied at each step, by position among those left; the product is put last (opt_einsum's)."""
 
@@ -256,7 +272,7 @@ class CompileOption:
 
 Rewrite = Replace | Reorder | Swap | Collect | Seal
 """A decision that computes the same in another way, before anything is split."""
-Change = Split | Share | Sink | Arrange | Store | Rewrite
+Change = Split | Share | Sink | Rematerialize | Arrange | Store | Rewrite
 """A decision that changes the program."""
 Decision = Change | CompileOption
 

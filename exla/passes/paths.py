@@ -116,7 +116,7 @@ def bodies_to_rewrite(program: Program, path: Path) -> Iterator[tuple[Program, P
 def _closed(program: Program) -> Any:
     """A body as a closed jaxpr; the constants that splitting it made are closed over."""
     if not program.consts:
-        return _compat.close(program.jaxpr)
+        return _compat.closed(program.jaxpr, ())
     avals = [as_struct(v.aval) for v in program.invars[len(program.consts) :]]
     run = functools.partial(evaluate, program.jaxpr, step=as_it_is)
     return jax.make_jaxpr(lambda *values: run([*program.consts, *values]))(*avals)

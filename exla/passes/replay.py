@@ -5,7 +5,20 @@ from __future__ import annotations
 from exla.ir.program import Program
 from exla.passes.arrange import apply_arrange
 from exla.passes.collect import apply_collect
-from exla.passes.decisions import Arrange, Change, Collect, Reorder, Replace, Seal, Share, Sink, Store, Swap
+from exla.passes.decisions import (
+    Arrange,
+    Change,
+    Collect,
+    Rematerialize,
+    Reorder,
+    Replace,
+    Seal,
+    Share,
+    Sink,
+    Store,
+    Swap,
+)
+from exla.passes.rematerialize import apply_rematerialize
 from exla.passes.reorder import apply_reorder
 from exla.passes.replace import apply_replace
 from exla.passes.seal import apply_seal
@@ -38,4 +51,6 @@ def replay(program: Program, decision: Change) -> Program:
         return apply_store(program, decision)
     if isinstance(decision, Share):
         return apply_share(program, decision)
+    if isinstance(decision, Rematerialize):
+        return apply_rematerialize(program, decision)
     return apply_sink(program, decision) if isinstance(decision, Sink) else apply_split(program, decision)

@@ -10,7 +10,7 @@ something is read that is computed later, all of it is traced anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,20 @@ def rewritten(program: Program, position: int, reads: Iterable[Any], compute: Ca
       The program, canonical, without what nothing needs any more.
     """
     made = _spliced(program, position, list(dict.fromkeys(variables(reads))), compute)
-    return check(_traced_anew(program, position, compute) if made is None else made)
+    return rewritten_at(program, {position: compute}) if made is None else check(made)
+
+
+def rewritten_at(program: Program, computes: Mapping[int, Callable[[Get], list[Any]]]) -> Program:
+    """A program in which the results of some equations are computed in another way.
+
+    Args:
+      program: the program.
+      computes: position -> `compute` as of `rewritten`; they are called in this order.
+
+    Returns:
+      The program, canonical, without what nothing needs any more.
+    """
+    return check(_traced_anew(program, computes))
 
 
 def _spliced(
@@ -81,7 +94,7 @@ def _renamed(eqn: Any, names: dict[Any, Any]) -> Any:
     return eqn.replace(invars=[_name(v, names) for v in eqn.invars])
 
 
-def _traced_anew(program: Program, position: int, compute: Callable[[Get], list[Any]]) -> Program:
+def _traced_anew(program: Program, computes: Mapping[int, Callable[[Get], list[Any]]]) -> Program:
     """The program, every equation of it evaluated again."""
 
     def flat(*values: Any) -> list[Any]:
@@ -96,9 +109,9 @@ def _traced_anew(program: Program, position: int, compute: Callable[[Get], list[
 
         def run(i: int) -> None:
             eqn = program.eqns[i]
-            if i == position:
+            if i in computes:
                 with _compat.equation_context(eqn):
-                    results = compute(get)
+                    results = computes[i](get)
             else:
                 results = _compat.bind(eqn, *[get(v) for v in eqn.invars])
             env.update(zip(eqn.outvars, results, strict=True))

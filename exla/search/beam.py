@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from exla.passes.decisions import Sink
+from exla.passes.decisions import Rematerialize, Sink
 from exla.passes.split.chunks import largest_chunk, probe, sizes
 from exla.passes.split.decide import Seed
 from exla.strict import tolerate
@@ -77,7 +77,7 @@ def _computes_again(candidate: Candidate) -> bool:
 
 def _has_sunk(candidate: Candidate) -> bool:
     """Whether a loop computes for itself what it reads, beside what is computed outside till that is cut as well."""
-    return any(isinstance(decision, Sink) for decision in candidate.decisions)
+    return any(isinstance(decision, Sink | Rematerialize) for decision in candidate.decisions)
 
 
 def speed(candidate: Candidate) -> tuple[float, int, int]:

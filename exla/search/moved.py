@@ -5,14 +5,18 @@ By itself that saves nothing; but there they can be cut (`exla.passes.sink`, `ex
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from exla.ir.memory import Held
 from exla.ir.program import Program, value_bytes
+from exla.passes.collect import enumerate_collections
 from exla.passes.decisions import Change, Growth, Share
+from exla.passes.rematerialize import enumerate_rematerializations
+from exla.passes.replay import replay
 from exla.passes.share import apply_share, enumerate_shares
-from exla.passes.sink import apply_sink, enumerate_sinks
+from exla.passes.sink import enumerate_sinks
 from exla.strict import tolerate
 
 if TYPE_CHECKING:
@@ -50,18 +54,35 @@ def _room(start: Candidate, goal: Goal) -> int:
 
 
 def _sunk(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
-    """The program whose loops compute for themselves the big values that they read, where there are such."""
-    program, decisions, room = start.program, list[Change](), _room(start, goal)
-    while len(decisions) < MOST_SINKS:
-        with tolerate("moving a value into the loop that reads it"):
-            held = (*space.peak(program).held, *_too_big(program, room))
-            sink = next(enumerate_sinks(held, max(room // 8, 1)), None)
-            if sink is None:
+    """The program whose loops compute for themselves the big values that they read, where there are such.
+
+    First those that are the same on every turn; then also those of which each turn reads a row, computed again of
+    little, and without big sums.
+    """
+    room, known = _room(start, goal), set[tuple[Change, ...]]([()])
+    for of_turns in (False, True):
+        program, decisions = start.program, list[Change]()
+        while len(decisions) < MOST_SINKS:
+            count = len(decisions)
+            with tolerate("moving a value into the loop that reads it"):
+                for move in itertools.islice(_moves(space, program, room, of_turns), 1):
+                    program = replay(program, move)
+                    decisions.append(move)
+            if len(decisions) == count:
                 break
-            program = apply_sink(program, sink)
-            decisions.append(sink)
-    if decisions:
-        yield space.of(program, (*start.decisions, *decisions), start.seeds)
+        if tuple(decisions) not in known:
+            known.add(tuple(decisions))
+            yield space.of(program, (*start.decisions, *decisions), start.seeds)
+
+
+def _moves(space: Space, program: Program, room: int, of_turns: bool) -> Iterator[Change]:
+    """What can be done next for the loops that read big values."""
+    small = max(room // 8, 1)
+    held = (*space.peak(program).held, *_too_big(program, room))
+    if of_turns:
+        yield from () if space.exact else enumerate_collections(program, least_bytes=small)
+        yield from enumerate_rematerializations(held, small)
+    yield from enumerate_sinks(held, small)
 
 
 def _too_big(program: Program, room: int) -> Iterator[Held]:
@@ -87,11 +108,13 @@ def _on_shares(space: Space, start: Candidate, small: Sequence[int], out: Set[Sh
     ways = [Growth(small_bytes=threshold, exact=space.exact) for threshold in small]
     program, decisions = start.program, list[Share]()
     while len(decisions) < MOST_SHARES:
+        count = len(decisions)
         with tolerate("computing on each device's share"):
-            share = next((s for s in enumerate_shares(program, space.spread, ways) if s not in out), None)
-            if share is None:
-                break
-            program = apply_share(program, share)
-            decisions.append(share)
+            offered = (s for s in enumerate_shares(program, space.spread, ways) if s not in out)
+            for share in itertools.islice(offered, 1):
+                program = apply_share(program, share)
+                decisions.append(share)
+        if len(decisions) == count:
+            break
     made = space.of(program, (*start.decisions, *decisions), start.seeds) if decisions else None
     return made if made is not None and space.is_steady(made) else None

@@ -100,6 +100,7 @@ SUMS = {
     "sums of linear maps": (over_turns(lambda s, u, v: s + (jnp.outer(u, v) - jnp.outer(2.0 * u, v))[::-1]), (U, V)),
     "not linear": (over_turns(lambda s, u, v: s + jnp.cos(jnp.outer(u, v))), (U, V)),
     "over sums": (over_turns(lambda s, u, v: s + u.sum() / (1 + jnp.outer(u, v) ** 2)), (U, V)),
+    "divided by what varies": (over_turns(lambda s, u, v: s + 2.0 / (2 + jnp.outer(u, v) ** 2)), (U, V)),
     "the same on every turn": (over_turns(lambda s, u, v: s + jnp.outer(jnp.arange(N), jnp.ones(M)) + u.sum()), (U, V)),
     "contracted": (over_turns(lambda s, u, v: s + jnp.stack([u, u * u], 1) @ jnp.stack([v, v + 1])), (U, V)),
     "masked by indices": (

@@ -12,6 +12,7 @@ from exla.passes.decisions import (
     CompileOption,
     Decision,
     Growth,
+    Rematerialize,
     Reorder,
     Replace,
     Seal,
@@ -36,6 +37,7 @@ ONE_OF_EACH = [
     Reorder(**HERE, order=((0, 1), (0, 1, 2))),
     Swap(**HERE),
     Collect(**HERE, result=1),
+    Rematerialize(**HERE),
     Seal(**HERE),
     CompileOption(name="a", value="b"),
 ]
@@ -82,5 +84,7 @@ def test_fields_of_decisions_have_their_types(field, wrong):
 
 @pytest.mark.parametrize("data", [None, "Split", 3, [], ["kind"], {}])
 def test_what_is_no_mapping_with_a_kind_is_no_decision(data):
-    with pytest.raises(ValueError, match="not a decision: .*; kinds are Arrange, Collect, CompileOption, Reorder"):
+    with pytest.raises(
+        ValueError, match="not a decision: .*; kinds are Arrange, Collect, CompileOption, Rematerialize, Reorder"
+    ):
         from_json(data)

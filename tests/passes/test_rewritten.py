@@ -43,7 +43,7 @@ def counts(monkeypatch):
     def compared(program, position, reads, compute):
         reads = list(reads)
         made = rewritten(program, position, reads, compute)
-        assert written(made) == written(module._traced_anew(program, position, compute))
+        assert written(made) == written(module._traced_anew(program, {position: compute}))
         found["rewrites"] += 1
         found["anew"] += (
             module._spliced(program, position, list(dict.fromkeys(module.variables(reads))), compute) is None
