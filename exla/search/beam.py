@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_SPLITS = 6
+MOST_SPLITS = 8
 BEAM = 3
 FINALISTS = 3
 ANY = 1 << 62
