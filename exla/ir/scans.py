@@ -9,7 +9,7 @@ What was dropped can be computed of the rows: for all turns at once (`Turns`), o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,8 @@ from exla.ir.program import Program, as_it_is, body_program, evaluate, value_byt
 
 Step = Callable[[Any], list[Any]]
 """From an equation of a body to its results."""
+IsThere = Callable[[Any], bool]
+"""Whether a value of a body need not be computed."""
 Make = Callable[[Sequence[Any]], list[Any]]
 """From rows to other rows."""
 
@@ -60,6 +62,11 @@ class Scan:
         """How many turns it makes."""
         turns: int = self.eqn.params["length"]
         return turns
+
+    @property
+    def _last(self) -> int:
+        """How many operands there are before those of which each turn has a row."""
+        return self.consts + self.carry
 
     @property
     def fixed(self) -> Sequence[Any]:
@@ -149,11 +156,6 @@ class Scan:
         ends, stacked = lax.scan(turn, tuple(start), xs, **_compat.scan_options(self.eqn))
         return [*ends, *stacked]
 
-    @property
-    def _last(self) -> int:
-        """How many operands there are before those of which each turn has a row."""
-        return self.consts + self.carry
-
 
 def _is_literal(atom: Any) -> bool:
     return isinstance(atom, Literal)
@@ -169,21 +171,38 @@ def _without(body: Program, inputs: list[Any], results: list[Any]) -> Any:
     return _compat.with_equations(body.jaxpr, invars=inputs, eqns=eqns[::-1], outvars=results)
 
 
-def computed(body: Program, atom: Any, known: dict[Any, Any], step: Step) -> Any:
-    """A value of a body, computed of others; what was computed on the way is known from then on.
+def compute(body: Program, atoms: Iterable[Any], known: dict[Any, Any], step: Step, is_there: IsThere) -> None:
+    """Compute values of a body of others, one after another.
 
     Args:
       body: the body.
-      atom: the value.
-      known: the others.
+      atoms: the values.
+      known: the others; what is computed is added.
       step: computes an equation's results.
+      is_there: which values need not be computed, beside those that are known.
     """
-    if isinstance(atom, Literal):
-        return atom.val
-    if atom not in known:
-        eqn = body.eqns[body.producers[atom]]
+    needed, stack = set[int](), list(atoms)
+    while stack:
+        atom = stack.pop()
+        if isinstance(atom, Literal) or atom in known or is_there(atom):
+            continue
+        position = body.producers[atom]
+        if position not in needed:
+            needed.add(position)
+            stack += body.eqns[position].invars
+    for position in sorted(needed):
+        eqn = body.eqns[position]
         known.update(zip(eqn.outvars, step(eqn), strict=True))
-    return known[atom]
+
+
+def of_rows(body: Program, atoms: Sequence[Any], known: dict[Any, Any]) -> list[Any]:
+    """Values of a turn, computed of others of the same turn."""
+
+    def value(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else known[atom]
+
+    compute(body, atoms, known, lambda eqn: as_it_is(eqn, [value(v) for v in eqn.invars]), lambda atom: False)
+    return [value(v) for v in atoms]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -206,7 +225,7 @@ class Turns:
 
     def value(self, atom: Any) -> Any:
         """A value that is the same on every turn."""
-        return computed(self.scan.body, atom, self.fixed, lambda eqn: _compat.bind(eqn, *map(self.value, eqn.invars)))
+        return of_rows(self.scan.body, [atom], self.fixed)[0]
 
     def all(self, atom: Any) -> Any:
         """A value of every turn, along the first axis."""
@@ -217,9 +236,10 @@ class Turns:
 
     def stacked(self, atom: Any) -> Any:
         """A value that varies, its rows along the first axis."""
-        return computed(self.scan.body, atom, self.by_turn, self._on_each_turn)
+        compute(self.scan.body, [atom], self.by_turn, self._on_each_turn, lambda v: not self.varies(v))
+        return self.by_turn[atom]
 
     def _on_each_turn(self, eqn: Any) -> list[Any]:
         axes = [0 if self.varies(v) else None for v in eqn.invars]
-        values = [self.stacked(v) if self.varies(v) else self.value(v) for v in eqn.invars]
+        values = [self.by_turn[v] if self.varies(v) else self.value(v) for v in eqn.invars]
         return list(jax.vmap(lambda *operands: tuple(_compat.bind(eqn, *operands)), in_axes=axes)(*values))

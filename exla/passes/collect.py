@@ -14,7 +14,7 @@ collected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +132,8 @@ def _evaluated(found: Sum, get: Get) -> list[Any]:
     scan = found.scan
     operands = [get(v) for v in scan.eqn.invars]
     results, by_turn = scan.run(operands, {found.result}, found.rows)
-    sums = _Sums(turns=Turns(scan=scan, by_turn=by_turn, fixed=dict(zip(scan.fixed, operands, strict=False))))
+    turns = Turns(scan=scan, by_turn=by_turn, fixed=dict(zip(scan.fixed, operands, strict=False)))
+    sums = _Sums(turns=turns, known={})
     total = operands[scan.consts + found.result]
     for subtracts, term in found.terms:
         total = (lax.sub if subtracts else lax.add)(total, sums.of(term))
@@ -142,35 +143,55 @@ def _evaluated(found: Sum, get: Get) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sums:
-    """Sums over the turns of a scan, evaluated outside it."""
+    """Sums over the turns of a scan, evaluated outside it.
+
+    Attributes:
+      turns: what the turns compute.
+      known: value of the body that varies -> its sum.
+    """
 
     turns: Turns
+    known: dict[Any, Any]
 
     def of(self, atom: Any) -> Any:
         """The sum of a value over the turns."""
-        turns = self.turns
-        if not turns.varies(atom):
-            value = jnp.asarray(turns.value(atom), atom.aval.dtype)
-            return lax.mul(value, lax.full_like(value, turns.scan.turns))
-        if atom not in turns.by_turn:
-            body = turns.scan.body
-            made = self._of_equation(body.eqns[body.producers[atom]])
-            if made is not None:
-                return made
-        return jnp.sum(turns.stacked(atom), axis=0, dtype=atom.aval.dtype)
+        body = self.turns.scan.body
+        if not self.turns.varies(atom):
+            value = jnp.asarray(self.turns.value(atom), atom.aval.dtype)
+            return lax.mul(value, lax.full_like(value, self.turns.scan.turns))
+        needed, stack = dict[Any, None](), [atom]
+        while stack:
+            var = stack.pop()
+            if var not in self.known and var not in needed:
+                needed[var] = None
+                stack += [v for v in self._parts(var) if self.turns.varies(v)]
+        for var in sorted(needed, key=lambda v: body.producers.get(v, -1)):
+            self.known[var] = self._sum(var)
+        return self.known[atom]
 
-    def _of_equation(self, eqn: Any) -> Any:
-        """The sum of an equation's result, from sums of what it reads; None where those do not say."""
-        name, turns = eqn.primitive.name, self.turns
+    def _parts(self, var: Any) -> Sequence[Any]:
+        """The values of whose sums the sum of a value is made; none where it is made of its rows."""
+        if var in self.turns.by_turn:
+            return ()
+        eqn = self._maker(var)
+        name, which = eqn.primitive.name, self._varying(eqn)
         if name in (*ADDS, "sub"):
-            return _compat.bind(eqn, *map(self.of, eqn.invars))[0]
-        which = [k for k, v in enumerate(eqn.invars) if turns.varies(v)]
-        if len(which) == 1 and (name in LINEAR or name == "div" and which == [0]):
-            values = [self.of(v) if k in which else turns.value(v) for k, v in enumerate(eqn.invars)]
+            return eqn.invars
+        is_linear = name in LINEAR or name == "div" and which == [0]
+        return [eqn.invars[which[0]]] if len(which) == 1 and is_linear else ()
+
+    def _sum(self, var: Any) -> Any:
+        """The sum of a value, of those of its parts or of its rows."""
+        eqn = None if var in self.turns.by_turn else self._maker(var)
+        if eqn is not None and (parts := self._parts(var)):
+            values = [self._of_part(v) if v in parts else self.turns.value(v) for v in eqn.invars]
             return _compat.bind(eqn, *values)[0]
-        if name == "dot_general" and eqn.params.get("out_sharding") is None:
+        if eqn is not None and eqn.primitive.name == "dot_general" and eqn.params.get("out_sharding") is None:
             return self._of_product(eqn)
-        return None
+        return jnp.sum(self.turns.stacked(var), axis=0, dtype=var.aval.dtype)
+
+    def _of_part(self, atom: Any) -> Any:
+        return self.known[atom] if self.turns.varies(atom) else self.of(atom)
 
     def _of_product(self, eqn: Any) -> Any:
         """The sum of products of two values that vary: the turns are one more contracted axis."""
@@ -182,3 +203,10 @@ class _Sums:
         if not left:  # multiplied element by element so far, in full precision
             params["precision"] = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
         return _compat.bind(eqn, *map(self.turns.stacked, eqn.invars), **params)[0]
+
+    def _maker(self, var: Any) -> Any:
+        body = self.turns.scan.body
+        return body.eqns[body.producers[var]]
+
+    def _varying(self, eqn: Any) -> list[int]:
+        return [k for k, v in enumerate(eqn.invars) if self.turns.varies(v)]

@@ -22,8 +22,8 @@ from exla import _compat
 from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.memory import Held
-from exla.ir.program import Program, as_it_is, value_bytes
-from exla.ir.scans import Scan, Turns, computed
+from exla.ir.program import Program, value_bytes
+from exla.ir.scans import Scan, Turns, of_rows
 from exla.ir.smallest import smallest_values
 from exla.passes.decisions import Rematerialize
 from exla.passes.paths import at_site
@@ -140,12 +140,7 @@ def _reading(
         operands = {k: get(v) for k, v in enumerate(eqn.invars) if k not in again}
 
         def inputs(row: Sequence[Any]) -> list[Any]:
-            known = fixed | dict(zip(rows, row, strict=True))
-
-            def step(equation: Any) -> list[Any]:
-                return as_it_is(equation, [computed(made_by.body, v, known, step) for v in equation.invars])
-
-            return [computed(made_by.body, var, known, step) for var in again.values()]
+            return of_rows(made_by.body, list(again.values()), fixed | dict(zip(rows, row, strict=True)))
 
         return scan.with_rows(operands, list(again), list(rows.values()), inputs)
 

@@ -343,3 +343,18 @@ def test_scans_in_both_releases_can_be_made_anew():
     fn, args = SUMS["backwards"]
     (scan,) = [e for e in program_of(fn, *as_float32(args)).eqns if e.primitive.name == "scan"]
     assert _compat.scan_options(scan) == {"length": TURNS, "reverse": True, "unroll": 1}
+
+
+def test_long_chains_are_no_matter():
+    def term(total, u, v):
+        for k in range(400):
+            u = jnp.sin(u) if k % 2 else u + v.sum()
+        product = jnp.tensordot(u, v, 0)
+        return total + sum((product * k for k in range(400)), start=product)
+
+    program = program_of(over_turns(term), *as_float32((U, V)))
+    (decision,) = enumerate_collections(program)
+    collected = replay(program, decision)
+    plain = jax.jit(over_turns(term))(*as_float32((U, V)))
+    for a, b in zip(emit(collected, {})(*collected.consts, *as_float32((U, V))), plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
