@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from exla.ir.emit import emit
+
 UNARY = (
     jnp.sin,
     jnp.tanh,
@@ -88,3 +90,12 @@ def _broadcast(a, b):
         return a, b
     except ValueError:
         return a, b.mean()
+
+
+def assert_computes(program, fn, args):
+    """Assert that a program gives the values and types of `jax.jit(fn)`, to the rounding of float64."""
+    want = jax.tree.leaves(jax.jit(fn)(*args))
+    got = jax.jit(lambda *xs: emit(program, {})(*program.consts, *xs))(*args)
+    for a, b in zip(got, want, strict=True):
+        assert (a.dtype, a.shape, a.weak_type) == (b.dtype, b.shape, b.weak_type)
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
