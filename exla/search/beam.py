@@ -31,20 +31,21 @@ CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
 """Working sets that are tried, as multiples of what stays in cache."""
 
 
-def rank(space: Space, start: Candidate, goal: Goal) -> list[Candidate]:
+def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPLITS) -> list[Candidate]:
     """Split programs whose projected peak is within a goal.
 
     Args:
       space: what can be done.
       start: what is split.
       goal: what is wanted.
+      most_splits: how many splits one after another are tried.
 
     Returns:
       Candidates, best first: those within the goal by predicted time, else the smallest peaks that were found. Empty
       where nothing can be split.
     """
     beam, failed = [start, *space.moved(start, goal)], []
-    for _ in range(MOST_SPLITS):
+    for _ in range(most_splits):
         grown = [p for parent in beam for p in _expand(space, parent, goal) if space.is_steady(p)]
         finished = [both for p in grown if space.is_met(p, goal) for both in space.both(p, goal)]
         if finished:

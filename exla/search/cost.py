@@ -16,6 +16,7 @@ import numpy as np
 
 from exla import _compat
 from exla._compat import is_on_host
+from exla.ir.blocks import block_of
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
@@ -172,7 +173,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         is_logic = all(getattr(v.aval, "dtype", None) == np.bool_ for v in eqn.invars)  # masks of whole vectors
         return (0 if is_logic else made / machine.elements) + _traffic_s(stored, machine)
     if name in REDUCERS:
-        return read / _reduction_rate(eqn, machine) + machine.kernel_s
+        return read / _reduction_rate(program, eqn, machine) + machine.kernel_s
     if name in ("top_k", "approx_top_k"):
         rows = read / max(eqn.invars[0].aval.shape[-1], 1)
         return read / machine.selects + rows * machine.select_row_s + machine.kernel_s
@@ -188,11 +189,13 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     return (made + read) / machine.elements + machine.kernel_s
 
 
-def _reduction_rate(eqn: Any, machine: Machine) -> float:
-    """Elements per second: a long reduction is a chain, in which each element waits for the one before."""
+def _reduction_rate(program: Program, eqn: Any, machine: Machine) -> float:
+    """Elements per second: a long reduction is a chain, in which each element waits for the one before, or in blocks."""
     longest, axes = machine.longest_fused_reduction, eqn.params.get("axes", ())
     reduced = math.prod(eqn.invars[0].aval.shape[axis] for axis in axes)
-    return machine.elements if longest is None or reduced <= longest else machine.chained
+    if longest is None or reduced <= longest:
+        return machine.elements
+    return machine.blocked if machine.blocks and block_of(program, eqn) is not None else machine.chained
 
 
 def _moved_s(eqn: Any, machine: Machine) -> float:

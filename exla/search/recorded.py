@@ -25,7 +25,7 @@ from typing import Any
 
 from exla.ir.memory import Peak
 from exla.passes.decisions import Change, CompileOption, Decision, Split, from_json, to_json
-from exla.search.beam import speed
+from exla.search.beam import MOST_SPLITS, speed
 from exla.search.space import Candidate, Goal
 from exla.search.strategy import STRATEGIES, Outcome
 
@@ -207,8 +207,10 @@ class RecordedSpace:
         """Those of one start, in the order of the walks."""
         yield from (c for c in self._of(parent) if self._known[c.all_decisions].option_rank == 0)
 
-    def ranked(self, start: Candidate, goal: Goal | None = None) -> list[Candidate]:
-        found = [c for c in self._of(start) if self.is_met(c, goal)]
+    def ranked(
+        self, start: Candidate, goal: Goal | None = None, most_splits: int = MOST_SPLITS
+    ) -> list[Candidate]:
+        found = [c for c in self._of(start) if self.is_met(c, goal) and len(c.splits) <= most_splits]
         return sorted(found, key=lambda c: (self._known[c.all_decisions].option_rank > 0, speed(c)))
 
     def _of(self, start: Candidate) -> list[Candidate]:

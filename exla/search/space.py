@@ -41,7 +41,7 @@ from exla.passes.split.chunks import grid, probe
 from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths, replay_split
 from exla.passes.steady import Steady
 from exla.search import moves
-from exla.search.beam import rank
+from exla.search.beam import MOST_SPLITS, rank
 from exla.search.cost import predict_s, projected
 from exla.search.kept import stored
 from exla.search.moved import MOST_BARRED, moved, thresholds
@@ -328,9 +328,11 @@ class Space:
         self.predicted = (candidates, ranking)
         return ranking
 
-    def ranked(self, start: Candidate, goal: Goal | None = None) -> list[Candidate]:
+    def ranked(
+        self, start: Candidate, goal: Goal | None = None, most_splits: int = MOST_SPLITS
+    ) -> list[Candidate]:
         """The candidates that promise most, best first: within the goal by predicted time, else the smallest peaks."""
-        return rank(self, start, goal or self.goal)
+        return rank(self, start, goal or self.goal, most_splits)
 
     def chunks(self, seed: Seed) -> list[int]:
         """The chunk sizes of the walks, smallest first; a strategy may ask for any other."""

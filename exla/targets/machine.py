@@ -44,6 +44,7 @@ class Machine:
       flops: multiply-adds of a matrix product, times two.
       elements: cheap element-wise operations.
       chained: elements of a reduction along more than `longest_fused_reduction` indices.
+      blocked: the same where exla writes it in blocks.
       transcendentals: exp, log and their kin.
       compares: element moves of a sort.
       scatters: elements of indices and updates that a scatter writes.
@@ -79,6 +80,7 @@ class Machine:
     flops: float = 2e11
     elements: float = 2e10
     chained: float = 4e9
+    blocked: float = 4e9
     transcendentals: float = 2e9
     compares: float = 1e8
     scatters: float = 3e8
@@ -127,6 +129,7 @@ class Machine:
             flops=REACHED * facts.float32_matrix_flops,
             elements=vectors / 2,  # the sheet counts a fused multiply-add as two
             chained=vectors / 2,
+            blocked=vectors / 2,
             transcendentals=vectors / 16,  # a quarter of the lanes or fewer, several instructions each
             compares=facts.sorted_per_s,
             scatters=facts.scattered_per_s,

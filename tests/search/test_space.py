@@ -138,6 +138,13 @@ def test_splits_of_a_candidate_are_its_split_decisions(small):
     assert str(candidate.splits[0]) in str(candidate)
 
 
+def test_the_beam_makes_no_more_splits_one_after_another_than_it_is_told():
+    made = space_of(farthest, *POINTS, room=800)  # a row of 60 distances takes more, beside their coordinates
+    few = made.ranked(made.root, most_splits=1)
+    assert {len(c.splits) for c in few} == {1} and not any(map(made.is_met, few))
+    assert made.is_met(made.ranked(made.root)[0])
+
+
 def test_the_beam_comes_to_an_end_and_the_refusal_says_so(monkeypatch):
     made = space_of(kernel, *POINTS)
     (first, *_) = found = made.ranked(made.root)

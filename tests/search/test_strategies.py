@@ -165,6 +165,17 @@ def test_what_one_split_was_projected_too_low_by_is_held_against_others_only_whe
     assert ["axis 0" in asked[0], "axis 1" in asked[1], "chunks of 8" in asked[2]] == [True] * 3, asked
 
 
+@pytest.mark.parametrize(("splits", "is_rewritten"), [(1, True), (2, True), (3, False)])
+def test_what_few_splits_bring_within_the_limit_comes_before_what_takes_more(splits, is_rewritten):
+    """The rewritten program comes first, but where it takes more splits than the plain one, which takes one."""
+    rewritten = measured(RULE, *(split(8, axis) for axis in range(splits)), run_s=1.0)
+    plain = measured(split(8), run_s=1.0)
+    session = STRATEGIES.get("analytic").start(space([rewritten, plain]), 0)
+    while not (first := session.ask()).splits:
+        session.tell(Outcome(status="over_limit"))
+    assert (RULE in first.decisions) == is_rewritten
+
+
 def test_rewrites_come_before_splits_and_what_fits_without_a_loop_first():
     unsplit, cut = measured(RULE, run_s=2.0), measured(RULE, split(8), run_s=1.0)
     session = STRATEGIES.get("off").start(space([cut, unsplit]), 0)

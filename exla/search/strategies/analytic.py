@@ -28,6 +28,8 @@ HOPELESS, HOPELESS_FINER = 3, 1
 """After so many candidates in a row that come no nearer to the limit, the search gives up; where it cuts finer, too."""
 PLACES = 3
 """After so many candidates that are over the limit, whatever is cut elsewhere is expected to be so as well."""
+FEW_SPLITS = 2
+"""One after another; what is met by so few from one start is taken before what takes more from the one before."""
 FAR, NEARER = 1.25, 0.95
 """What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried."""
 
@@ -60,14 +62,23 @@ def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candid
         return [made for start in unsplit for made in space.sealed(start)]
 
     tried = defaultdict[tuple[Change, ...], _Tried](_Tried)
+    easiest = _easiest_first(space, unsplit)
     for goal, hopeless in ((space.goal, HOPELESS + PLACES - 1), (replace(space.goal, finest=True), HOPELESS_FINER)):
-        for ways, others in ((lambda: unsplit, sealed), (sealed, tuple)):
+        for ways, others in ((lambda: easiest, sealed), (sealed, tuple)):
             is_met = False
             for start in ways():
                 is_met |= yield from _descend(space, start, goal, tried[start.decisions], hopeless, others)
             if is_met:
                 return True
     return False
+
+
+def _easiest_first(space: SearchSpace, unsplit: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The starts, with the first that few splits bring within the limit before the others; as they are where none is."""
+    if len(unsplit) == 1:
+        return unsplit
+    easy = (s for s in unsplit if any(space.is_met(c) for c in space.ranked(s, most_splits=FEW_SPLITS)))
+    return sorted(unsplit, key=lambda start, first=next(easy, None): start is not first)
 
 
 @dataclass(kw_only=True)
