@@ -38,7 +38,7 @@ FEWEST = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """An instance: (c,) seconds of the candidates that obey, and (c, 12) how much there is of each price."""
+    """An instance: (c,) seconds of the candidates that obey, and (c, 13) how much there is of each price."""
 
     seconds: np.ndarray
     amounts: np.ndarray
@@ -103,7 +103,7 @@ def unit(machine: Machine, price: str) -> Machine:
 
 
 def prices(machine: Machine) -> np.ndarray:
-    """(12,) seconds for one of each."""
+    """(13,) seconds for one of each."""
     return np.array([1 / getattr(machine, n) for n in RATES] + [getattr(machine, n) for n in TIMES])
 
 

@@ -65,6 +65,7 @@ def main() -> int:
     parser.add_argument("--names", nargs="+", default=list(ZOO), metavar="NAME", help="programs; default: all")
     parser.add_argument("--search", default="analytic", help="exla.jit's search option")
     arguments = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as where exla is installed
     results = record.open_results("planning")
     found: dict[str, list[tuple[float, float]]] = {"search": [], "record": []}
     for name in arguments.names:

@@ -190,7 +190,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
 
 
 def _reduction_rate(program: Program, eqn: Any, machine: Machine) -> float:
-    """Elements per second: a long reduction is a chain, in which each element waits for the one before, or in blocks."""
+    """Elements per second: a long reduction is a chain of elements that wait for each other, or in blocks."""
     longest, axes = machine.longest_fused_reduction, eqn.params.get("axes", ())
     reduced = math.prod(eqn.invars[0].aval.shape[axis] for axis in axes)
     if longest is None or reduced <= longest:

@@ -207,9 +207,7 @@ class RecordedSpace:
         """Those of one start, in the order of the walks."""
         yield from (c for c in self._of(parent) if self._known[c.all_decisions].option_rank == 0)
 
-    def ranked(
-        self, start: Candidate, goal: Goal | None = None, most_splits: int = MOST_SPLITS
-    ) -> list[Candidate]:
+    def ranked(self, start: Candidate, goal: Goal | None = None, most_splits: int = MOST_SPLITS) -> list[Candidate]:
         found = [c for c in self._of(start) if self.is_met(c, goal) and len(c.splits) <= most_splits]
         return sorted(found, key=lambda c: (self._known[c.all_decisions].option_rank > 0, speed(c)))
 

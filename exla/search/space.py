@@ -328,9 +328,7 @@ class Space:
         self.predicted = (candidates, ranking)
         return ranking
 
-    def ranked(
-        self, start: Candidate, goal: Goal | None = None, most_splits: int = MOST_SPLITS
-    ) -> list[Candidate]:
+    def ranked(self, start: Candidate, goal: Goal | None = None, most_splits: int = MOST_SPLITS) -> list[Candidate]:
         """The candidates that promise most, best first: within the goal by predicted time, else the smallest peaks."""
         return rank(self, start, goal or self.goal, most_splits)
 

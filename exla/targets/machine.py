@@ -1,7 +1,7 @@
 """What a planner has to know of a device: how fast it is at what, what its compiler fuses, which chunks suit it.
 
 The numbers only rank candidates; what is believed is the compiler's count of bytes and a clock. Those of the CPU are
-for two cores: read off micro-benchmarks, then moved to where they rank the candidates of two profiling campaigns best
+for two cores: read off micro-benchmarks, then moved to where they rank the candidates of profiling campaigns best
 (`benchmarks/campaigns`). Those of an accelerator come from its data sheet (`Machine.of`): the
 peak rates of the sheet times what real programs reach of them.
 """
@@ -65,8 +65,7 @@ class Machine:
         before it is one vector long: LLVM unrolls both, and adds vectors instead of single numbers.
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
-      blocks: whether exla writes long reductions in blocks (`exla.ir.blocks`). They are priced as chains all the same:
-        where the axis itself can be cut into chunks of 8, that is faster still.
+      blocks: whether exla writes long reductions in blocks (`exla.ir.blocks`).
       on_chip_bytes: memory on the chip of a TPU, in which its compiler keeps whole values; 0 elsewhere.
       instruction_bytes: what it sets aside of that for what instructions work on.
       multiprocessors: of a GPU; 0 elsewhere.
@@ -80,7 +79,7 @@ class Machine:
     flops: float = 2e11
     elements: float = 2e10
     chained: float = 4e9
-    blocked: float = 4e9
+    blocked: float = 1.1e10
     transcendentals: float = 2e9
     compares: float = 1e8
     scatters: float = 3e8

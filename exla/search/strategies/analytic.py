@@ -74,11 +74,12 @@ def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candid
 
 
 def _easiest_first(space: SearchSpace, unsplit: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The starts, with the first that few splits bring within the limit before the others; as they are where none is."""
+    """The starts, the first that few splits bring within the limit before the others; as they are where none is."""
     if len(unsplit) == 1:
         return unsplit
     easy = (s for s in unsplit if any(space.is_met(c) for c in space.ranked(s, most_splits=FEW_SPLITS)))
-    return sorted(unsplit, key=lambda start, first=next(easy, None): start is not first)
+    first = next(easy, unsplit[0])
+    return [first, *(s for s in unsplit if s is not first)]
 
 
 @dataclass(kw_only=True)
