@@ -48,8 +48,10 @@ class Campaign:
       generated: how many programs are made up.
       first_generated: seed of the first of them.
       megabytes: projected peaks of the plain programs, 10^6 bytes; a size for each.
-      shares: of the projected temporaries: what is left of them under the limit.
+      shares: of the projected temporaries: what is left of them under the limit; above 1, the plain program obeys.
       candidates: most of an instance, those of `unsure` apart.
+      walk: the factor between a chunk size and the next: every candidate of the walks is measured (`exla.search.pool`),
+        however many they are. 0 = a part of the space, as `candidates` and `unsure` say.
       unsure: how many more are taken that, as far as the target's weights know, might be the fastest: the model's score
         less its doubt decides. 0 = none; needs weights.
       rounds_s: seconds for the rounds in which the candidates of an instance are timed.
@@ -67,6 +69,7 @@ class Campaign:
     megabytes: tuple[float, ...] = (32.0, 128.0)
     shares: tuple[float, ...] = (0.3, 0.1)
     candidates: int = 40
+    walk: int = 0
     unsure: int = 0
     rounds_s: float = 12.0
     instance_s: float = 120.0
@@ -77,11 +80,16 @@ class Campaign:
         unknown = [n for n in self.zoo if n not in ZOO]
         if unknown:
             raise OptionError(f"zoo: no program is called {unknown[0]!r}{_nearest(unknown[0], list(ZOO))}")
-        bad = [m for m in self.megabytes if m <= 0] + [s for s in self.shares if not 0 < s < 1]
+        bad = [x for x in (*self.megabytes, *self.shares) if x <= 0]
         if bad or not self.megabytes or not self.shares:
-            raise OptionError(f"megabytes are above 0 and shares between 0 and 1, one of each at least; got {bad}")
+            raise OptionError(f"megabytes and shares are above 0, one of each at least; got {bad}")
         if min(self.candidates, self.rounds_s, self.instance_s, self.timeout_s) <= 0 or self.generated < 0:
             raise OptionError("candidates, rounds_s, instance_s and timeout_s are above 0, generated not below")
+        if self.walk < 0 or self.walk == 1 or (self.walk and self.unsure):
+            raise OptionError(
+                f"walk is a factor from 2 on, or 0, and leaves nothing to be unsure of; got walk = {self.walk} and "
+                f"unsure = {self.unsure}"
+            )
         if self.unsure < 0:
             raise OptionError(f"unsure is how many candidates are added, not {self.unsure}")
 

@@ -19,11 +19,10 @@ from exla.options import Options
 from exla.search.attempt import Attempt
 from exla.search.choice import Call
 from exla.search.driver import limit_of, make_space
-from exla.search.pool import pool
+from exla.search.pool import first_of, pool, walks
 from exla.search.ranker import find_ranker
 from exla.search.record import Record
 from exla.search.space import Candidate, Space
-from exla.search.strategy import STRATEGIES, Outcome
 from exla.targets.base import Target, find_target
 
 HEURISTIC = 3
@@ -55,22 +54,19 @@ class Prepared:
     space: Space = field(repr=False)
 
     def candidates(self, campaign: Campaign) -> list[Candidate]:
-        """The candidates that the campaign measures.
+        """The candidates that the campaign measures: all walks where it asks for them, else a part of the space.
 
         What the heuristic asks first, then those of the pool, and last those of a wider pool whose lower confidence
         bound is the least: score less doubt of the target's weights.
 
         Source: lower confidence bounds: Srinivas et al., "Gaussian process optimization in the bandit setting", 2010.
         """
-        session = STRATEGIES.get("heuristic").start(self.space)
+        if campaign.walk:
+            return walks(self.space, campaign.walk)
         found: dict[tuple, Candidate] = {}
-        for _ in range(HEURISTIC):
-            candidate = session.ask()
-            if candidate is None:
-                break
+        for candidate in first_of("heuristic", self.space, HEURISTIC):
             for dressed in [candidate] if candidate.options is not None else self.space.suited(candidate):
                 found[dressed.all_decisions] = dressed
-            session.tell(Outcome(status="over_limit", peak_bytes=2 * self.attempt.limit_bytes))
         seed = seed_of(campaign, self.instance)
         found.update((c.all_decisions, c) for c in pool(self.space, most=campaign.candidates, seed=seed, seconds=2.0))
         ranker = find_ranker(campaign.target) if campaign.unsure else None

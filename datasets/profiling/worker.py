@@ -127,6 +127,7 @@ def measure(campaign: Campaign, instance: Instance, path: Path, say: Callable[[d
     )
     writer.done = {r.candidate for r in before}
     candidates = prepared.candidates(campaign)
+    writer.extra["candidates"] = len(candidates) + 1
     say({"candidates": len(candidates) + 1, "prepared_s": time.perf_counter() - began})
     if campaign.label == "wall_clock":
         _Clock(campaign, prepared, writer, say, before).run(candidates, began)

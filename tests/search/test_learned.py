@@ -15,7 +15,7 @@ from exla.cost_model.models import MODELS
 from exla.cost_model.normalise import Normaliser
 from exla.cost_model.split_configs import describe
 from exla.errors import CheckpointError, ExlaWarning
-from exla.search.pool import pool
+from exla.search.pool import FEW, FIRST, first_of, pool, walks
 from exla.search.ranker import Ranking, find_ranker
 from exla.search.strategy import STRATEGIES, Outcome
 from tests.cost_model.test_split_configs import zoo_space
@@ -74,6 +74,27 @@ def test_a_pool_holds_complete_candidates_each_once_and_the_same_ones_each_time(
     space = zoo_space("svgd_step")
     assert all(space.is_met(c) and c.options for c in first)
     assert [c.seconds for c in first][0] == min(c.seconds for c in first)
+
+
+def test_walks_are_all_chunk_sizes_a_factor_apart_and_what_the_strategies_begin_with():
+    first, second = (walks(zoo_space("svgd_step"), 8) for _ in range(2))
+    found = [c.all_decisions for c in first]
+    assert len(set(found)) == len(found) >= FEW and found == [c.all_decisions for c in second]
+    space = zoo_space("svgd_step")
+    begun = [next(first_of(name, space, 1)) for name in ("analytic", "heuristic")]
+    assert all(c.options or any(o.decisions == c.decisions for o in first) for c in begun)
+    space.ratio, space.depth = 8, 1
+    apart = {c.all_decisions for c in space.all()}
+    assert apart and apart < set(found) and len(pool(zoo_space("svgd_step"), most=20)) < len(found)
+    assert all(c.options for c in first)
+    beyond = [c for c in first if not space.is_met(c)]
+    assert {c.decisions for c in beyond} <= {c.decisions for c in first_of("heuristic", zoo_space("svgd_step"), FIRST)}
+
+
+def test_what_a_strategy_asks_first_is_no_more_than_was_asked_for():
+    space = zoo_space("chamfer")
+    two = [c.decisions for c in first_of("analytic", space, 2)]
+    assert len(two) == 2 and two[0] != two[1] and list(first_of("analytic", space, 1))[0].decisions == two[0]
 
 
 def test_a_learned_choice_obeys_the_cap_and_keeps_the_values(with_weights):

@@ -11,6 +11,7 @@ from exla.datasets.profiling.run import Folder
 from exla.datasets.profiling.zoo.families import FAMILIES
 from exla.datasets.profiling.zoo.programs import ZOO
 from exla.errors import OptionError
+from exla.search.pool import walks
 from exla.search.ranker import Ranking
 
 
@@ -22,7 +23,9 @@ from exla.search.ranker import Ranking
         ("megabytes = 3", "megabytes: expected a list"),
         ('megabytes = ["3"]', "megabytes: expected float"),
         ("candidates = true", "candidates: expected int"),
-        ("shares = [1.5]", "between 0 and 1"),
+        ("shares = [0.0]", "above 0"),
+        ("walk = 1", "a factor from 2 on, or 0"),
+        ("walk = 8\nunsure = 2", "nothing to be unsure of"),
         ("megabytes = []", "one of each at least"),
         ("candidates = 0", "above 0"),
         ("unsure = -1", "not -1"),
@@ -74,6 +77,18 @@ def test_a_campaign_is_what_its_values_say():
     assert made.megabytes == (8,) and made.zoo == ("chamfer",) and made.rounds_s == 1.0
     assert made.label == "wall_clock" and from_dict({"target": "tpu:v5e"}).label == "tpu_estimate"
     assert {i.name for i in made.instances()} == {"chamfer-8MB-0.3", "chamfer-8MB-0.1"}
+
+
+def test_a_campaign_of_walks_measures_every_candidate_of_them():
+    campaign = Campaign(zoo=("svgd_step",), megabytes=(1.0,), shares=(0.3, 2.0), candidates=6, walk=8)
+    for instance in campaign.instances():
+        prepared = prepare(instance, "cpu")
+        obeys = prepared.space.root.peak.bytes <= prepared.attempt.limit_bytes
+        assert obeys == (instance.share > 1)
+        candidates = prepared.candidates(campaign)
+        again = walks(prepare(instance, "cpu").space, 8)
+        assert [c.all_decisions for c in candidates] == [c.all_decisions for c in again]
+        assert len(candidates) > 6
 
 
 def test_what_the_weights_are_unsure_of_is_measured_too(monkeypatch):
