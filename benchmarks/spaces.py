@@ -1,13 +1,13 @@
 """Spaces of which every candidate was measured, so that strategies can be compared with no device.
 
     exla profile run benchmarks/campaigns/spaces.toml -o runs/spaces
-    exla profile run benchmarks/campaigns/spaces_plain.toml -o runs/spaces_plain
-    python -m benchmarks.spaces runs/spaces runs/spaces_plain
+    python -m benchmarks.spaces runs/spaces
 
 A campaign with `walk` measures each candidate of the walks with chunk sizes so far apart, and what the strategies
-begin with (`exla.search.pool.walks`), in rounds of all. In the first one the plain programs have to be cut; in the
-second they obey their limits. An instance of which a candidate was not begun is left out. Programs, projected bytes and
-predicted seconds are made anew here, as the planner is now. Results:
+begin with (`exla.search.pool.walks`), in rounds of all. An instance of which a candidate was not begun is left out.
+Programs, projected bytes and predicted seconds are made anew here, as the planner is now. Spaces in which the plain
+program obeys its limit stay as they were recorded: in a campaign of walks it never does, for what the libraries of
+XLA:CPU may allocate for it is many times what is projected. Results:
 `exla/search/spaces/cpu-py<version>-jax<version>.jsonl`, which comes with exla.
 """
 
@@ -26,7 +26,7 @@ from exla.errors import OptionError, ReplayMiss
 from exla.passes.decisions import from_json
 from exla.search.attempt import Attempt
 from exla.search.record import Record
-from exla.search.recorded import SPACES, Measured, RecordedSpace, write_space
+from exla.search.recorded import SPACES, Measured, RecordedSpace, read_spaces, write_space
 from exla.search.space import Candidate
 
 
@@ -94,14 +94,18 @@ def main() -> int:
         return 2
     about = results.open_results("spaces").environment
     path = SPACES / f"cpu-py{sys.version_info.major}.{sys.version_info.minor}-jax{jax.__version__}.jsonl"
-    path.unlink(missing_ok=True)
+    there = read_spaces(path) if path.exists() else []
+    spaces = [space for space in there if space.default.status == "ok"]
     for folder in folders:
         known = {i.name: i for i in folder.campaign.instances()}
         for name, records, _ in folder.records():
             made = recorded_space(known[name], folder.campaign.target, records, about)
             print(f"{name}: {made if isinstance(made, str) else len(made.measured)}", flush=True)
             if not isinstance(made, str):
-                write_space(path, made)
+                spaces.append(made)
+    path.unlink(missing_ok=True)
+    for space in spaces:
+        write_space(path, space)
     return 0
 
 

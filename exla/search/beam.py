@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from exla.search.space import Candidate, Goal, Space
 
 T = TypeVar("T")
+Probed = tuple["Seed", int, "Candidate", int, "Candidate"]
+"""A split at a chunk size and a larger one: which, size and candidate, size and candidate."""
 
 MOST_SPLITS = 8
 BEAM = 3
@@ -45,15 +47,19 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
       where nothing can be split.
     """
     beam, failed = [start, *space.moved(start, goal)], []
+    least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for _ in range(most_splits):
-        grown = [p for parent in beam for p in _expand(space, parent, goal) if space.is_steady(p)]
-        finished = [both for p in grown if space.is_met(p, goal) for both in space.both(p, goal)]
+        steps = [(p, by_bytes) for parent in beam for p, by_bytes in _expand(space, parent, goal) if space.is_steady(p)]
+        apart = [p for p, by_bytes in steps if by_bytes]
+        apart += [p for parent in least for p, _ in _expand(space, parent, goal) if space.is_steady(p)]
+        grown = [p for p, by_bytes in steps if not by_bytes]
+        finished = [both for p in (*grown, *apart) if space.is_met(p, goal) for both in space.both(p, goal)]
         if finished:
             return _distinct(sorted(finished, key=speed))
-        failed += grown
-        smallest = sorted(grown, key=lambda p: (p.peak.bytes, p.seconds))
-        beam = _and_one(smallest, BEAM, _computes_again, _has_sunk)
-        if not beam:
+        failed += [*grown, *apart]
+        smallest, least = (sorted(found, key=lambda p: (p.peak.bytes, p.seconds)) for found in (grown, apart))
+        beam, least = _and_one(smallest, BEAM, _computes_again, _has_sunk), least[:1]
+        if not beam and not least:
             break
     return _distinct(sorted(failed, key=lambda p: p.peak.bytes))
 
@@ -82,16 +88,19 @@ def _has_sunk(candidate: Candidate) -> bool:
 
 
 def speed(candidate: Candidate) -> tuple[float, int, int]:
-    """Predicted time to a few per cent, then the peak, then the number of decisions."""
-    coarse = round(math.log(max(candidate.seconds, 1e-9)) * 20) if math.isfinite(candidate.seconds) else 1 << 30
+    """Predicted time to two per cent, then the peak, then the number of decisions."""
+    coarse = round(math.log(max(candidate.seconds, 1e-9)) * 50) if math.isfinite(candidate.seconds) else 1 << 30
     return (coarse, candidate.peak.bytes, len(candidate.decisions))
 
 
-def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
-    """Split a candidate's program once more, in the few ways that promise most."""
-    machine = space.machine
+def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candidate, bool]]:
+    """Split a candidate's program once more, in the few ways that promise most.
+
+    Where none of them obeys, what leaves the smallest peak may be what a further split needs: it is yielded as well,
+    last, and marked.
+    """
     limit = parent.peak.bytes if parent.seeds else space.unfused(parent).bytes
-    probed = []
+    probed: list[Probed] = []
     for seed in space.offers(parent, goal):
         if space.is_exhausted:
             break
@@ -111,46 +120,57 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[Candidate]:
             continue
         probed.append((seed, first, at_first, second, at_second))
 
-    def promise(tried: tuple[Seed, int, Candidate, int, Candidate]) -> tuple[bool, bool, float]:
+    def promise(tried: Probed) -> tuple[bool, bool, float]:
         both = (tried[2], tried[4])
         within = any(space.is_met(p, goal) for p in both)
         return (not within, min(p.peak.bytes for p in both) > goal.bytes, min(p.seconds for p in both))
 
     probed.sort(key=promise)
-    for seed, first, at_first, second, at_second in _and_one(probed, FINALISTS, lambda p: p[0].decision.growth.again):
-        region_size = seed.region.size
-        least, most = seed.region.least_chunk, largest_chunk(region_size)
-        yield at_first
-        if at_second.peak.bytes > at_first.peak.bytes > goal.bytes and least < first:
-            yield space.cut(parent, seed, least)
-        while at_second.peak.bytes <= at_first.peak.bytes and second < most:
-            # What holds the peak does not grow with the chunk yet, or is a state saved for every chunk; go on.
-            first, at_first = second, at_second
-            second = min(8 * second, most)
-            at_second = space.cut(parent, seed, second)
-            yield at_second
-        if at_first.peak.bytes > goal.bytes:
-            continue
-        sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
-        known = {first}
-        arranged = space.arranged(at_first, replace(goal, bytes=ANY))
-        more = 0 if arranged is None else arranged.peak.bytes - at_first.peak.bytes
-        for _ in range(2):
-            slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
-            fixed = at_first.peak.bytes - slope * first
-            ceiling = goal.bytes
-            if goal.most_chunk_bytes is not None:
-                ceiling = min(ceiling, int(fixed) + goal.most_chunk_bytes)
-            wanted = (*sets, max(ceiling - more - int(fixed), 0))  # the last leaves room to transpose before the loop
-            for chunk in sizes(region_size, least, slope, fixed, ceiling, wanted, machine.lanes):
-                if chunk in known:
-                    continue
-                known.add(chunk)
-                made = space.cut(parent, seed, chunk)
-                yield made
-                if made.peak.bytes > goal.bytes:
-                    # The peak grows faster than between the probes; the line through this point is nearer.
-                    second, at_second = chunk, made
-                    break
-            else:
+    finalists = _and_one(probed, FINALISTS, lambda p: p[0].decision.growth.again)
+    for tried in finalists:
+        yield from ((candidate, False) for candidate in _chunk_sizes(space, parent, goal, tried))
+    if probed and promise(probed[0])[0]:
+        smallest = min(probed, key=lambda p: min(p[2].peak.bytes, p[4].peak.bytes))
+        if not any(tried is smallest for tried in finalists):
+            yield from ((candidate, True) for candidate in _chunk_sizes(space, parent, goal, smallest))
+
+
+def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> Iterator[Candidate]:
+    """A split that was probed at two chunk sizes, at more of them."""
+    machine, (seed, first, at_first, second, at_second) = space.machine, tried
+    region_size = seed.region.size
+    least, most = seed.region.least_chunk, largest_chunk(region_size)
+    yield at_first
+    if at_second.peak.bytes > at_first.peak.bytes > goal.bytes and least < first:
+        yield space.cut(parent, seed, least)
+    while at_second.peak.bytes <= at_first.peak.bytes and second < most:
+        # What holds the peak does not grow with the chunk yet, or is a state saved for every chunk; go on.
+        first, at_first = second, at_second
+        second = min(8 * second, most)
+        at_second = space.cut(parent, seed, second)
+        yield at_second
+    if at_first.peak.bytes > goal.bytes:
+        return
+    sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
+    known = {first}
+    arranged = space.arranged(at_first, replace(goal, bytes=ANY))
+    more = 0 if arranged is None else arranged.peak.bytes - at_first.peak.bytes
+    for _ in range(2):
+        slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
+        fixed = at_first.peak.bytes - slope * first
+        ceiling = goal.bytes
+        if goal.most_chunk_bytes is not None:
+            ceiling = min(ceiling, int(fixed) + goal.most_chunk_bytes)
+        wanted = (*sets, max(ceiling - more - int(fixed), 0))  # the last leaves room to transpose before the loop
+        for chunk in sizes(region_size, least, slope, fixed, ceiling, wanted, machine.lanes):
+            if chunk in known:
+                continue
+            known.add(chunk)
+            made = space.cut(parent, seed, chunk)
+            yield made
+            if made.peak.bytes > goal.bytes:
+                # The peak grows faster than between the probes; the line through this point is nearer.
+                second, at_second = chunk, made
                 break
+        else:
+            break

@@ -1,8 +1,9 @@
 """Predicted seconds and bytes of a program on a machine: a rough roofline that only ranks candidates.
 
-Each equation costs its arithmetic at a rate per kind, plus the traffic of what it stores; a loop costs its body, for
-whole vectors of indices, times its trips, plus what every trip adds: starting its kernels, reading whole operands
-again, and reading and writing the state that it combines into. How fast a device is at what is its `Machine`.
+Each equation costs its arithmetic at a rate per kind, plus the traffic of what it stores; what is not fused starts a
+kernel. A loop costs its body, for whole vectors of indices, times its trips, plus what every trip adds: starting its
+kernels, reading whole operands again, and reading and writing the state that it combines into. Trips too small to be
+worth dividing among the cores of a CPU are run by one of them. How fast a device is at what is its `Machine`.
 """
 
 from __future__ import annotations
@@ -37,11 +38,38 @@ SHARED_CACHES = 4
 
 def predict_s(program: Program, machine: Machine) -> float:
     """Predict the seconds one run takes."""
+    return _work_s(program, machine) + _kernels(program) * machine.kernel_s
+
+
+def _work_s(program: Program, machine: Machine) -> float:
+    """Seconds of a program once its kernels are started."""
     fast = _in_one_vector(program, machine)
     return sum(
         _equation_s(program, eqn, machine) * (machine.one_vector if position in fast else 1)
         for position, eqn in enumerate(program.eqns)
     )
+
+
+def _kernels(program: Program) -> int:
+    """How many kernels a program starts, those in loops and control flow apart."""
+    if "kernels" not in program.known:
+        program.known["kernels"] = sum(_starts_kernel(eqn) for eqn in program.eqns)
+    return program.known["kernels"]
+
+
+def _starts_kernel(eqn: Any) -> bool:
+    name = eqn.primitive.name
+    if name in FUSIBLE or name in ("exla_split", "device_put") or _compat.bodies(eqn):
+        return False
+    return not _is_elementwise(eqn)
+
+
+def _is_elementwise(eqn: Any) -> bool:
+    """Whether a product or reduction adds up nothing, so that XLA makes a multiplication or a reshape of it."""
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        return math.prod(eqn.invars[0].aval.shape[k] for k in contracted) == 1
+    return eqn.primitive.name in REDUCERS and _elements(eqn.invars[0]) == _elements(eqn.outvars[0])
 
 
 def projected(program: Program, machine: Machine, *, fused: bool = True, searching: bool = False) -> Peak:
@@ -116,10 +144,13 @@ def _elements(v: Any) -> int:
     return math.prod(getattr(v.aval, "shape", ()))
 
 
-def _state_elements(loop: Any) -> int:
-    """Elements that a loop reads and writes on every trip to combine its outputs."""
+def _state_s(loop: Any, machine: Machine) -> float:
+    """Seconds per trip to read and write what the loop combines its outputs in, on whose place nothing else is put."""
     combined = (o for o in loop.outputs if isinstance(o, Combine))
-    return sum(math.prod(aval.shape) for output in combined for aval in output.avals)
+    count_bytes = 4 * sum(math.prod(aval.shape) for output in combined for aval in output.avals)
+    if count_bytes <= machine.near_bytes:
+        return 2 * count_bytes / machine.near_bytes_per_s
+    return _traffic_s(2 * count_bytes, machine)
 
 
 def _traffic_s(count_bytes: float, machine: Machine) -> float:
@@ -160,11 +191,13 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         return 0.0
     made = sum(_elements(v) for v in eqn.outvars)
     read = sum(_elements(v) for v in eqn.invars)
+    if _is_elementwise(eqn):
+        return made / machine.elements if name == "dot_general" else 0.0
     if name == "dot_general":
         stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars))
         packed = copied_bytes(program, eqn) * (machine.product_passes - 1)
         moved = _traffic_s(stored, machine) * (1 + packed / max(stored, 1))
-        return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved + machine.kernel_s
+        return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved
     if name in TRANSCENDENTAL:
         return made / machine.transcendentals
     if name in FUSIBLE:
@@ -173,20 +206,22 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         is_logic = all(getattr(v.aval, "dtype", None) == np.bool_ for v in eqn.invars)  # masks of whole vectors
         return (0 if is_logic else made / machine.elements) + _traffic_s(stored, machine)
     if name in REDUCERS:
-        return read / _reduction_rate(program, eqn, machine) + machine.kernel_s
+        return read / _reduction_rate(program, eqn, machine)
     if name in ("top_k", "approx_top_k"):
         rows = read / max(eqn.invars[0].aval.shape[-1], 1)
-        return read / machine.selects + rows * machine.select_row_s + machine.kernel_s
+        return read / machine.selects + rows * machine.select_row_s
     if name == "sort":
-        return read / machine.compares + machine.kernel_s
+        return read / machine.compares
     if name in SCATTERS:
-        return sum(_elements(v) for v in eqn.invars[1:]) / machine.scatters + machine.kernel_s
+        return sum(_elements(v) for v in eqn.invars[1:]) / machine.scatters
     if name == "device_put":
         return _moved_s(eqn, machine)
     turns, bodies = _turns(eqn)
     if bodies:
         return turns * sum(predict_s(body, machine) for body in bodies)
-    return (made + read) / machine.elements + machine.kernel_s
+    if name == "gather":  # it reads what it takes of its operand
+        read = made + _elements(eqn.invars[1])
+    return (made + read) / machine.elements
 
 
 def _reduction_rate(program: Program, eqn: Any, machine: Machine) -> float:
@@ -225,15 +260,16 @@ def _merge_s(loop: Any, machine: Machine) -> float:
 
 def _loop_s(eqn: Any, machine: Machine) -> float:
     loop = eqn.params["loop"]
-    trips = loop.size / loop.chunk
-    kernels = sum(e.primitive.name not in FUSIBLE for e in loop.body.eqns) + 2
+    trips, kernels = loop.size / loop.chunk, _kernels(loop.body)
     strided = sum(
         value_bytes(v) / trips
         for v, p in zip(eqn.invars, loop.operands, strict=True)
         if isinstance(p, Placement) and p.axis > 0
     )
     whole = -(-loop.chunk // machine.lanes) * machine.lanes if loop.chunk > machine.lanes else loop.chunk
-    per_trip = whole / loop.chunk * predict_s(loop.body, machine) + kernels * machine.kernel_s
-    per_trip += _merge_s(loop, machine) + _traffic_s(2 * 4 * _state_elements(loop), machine)
-    per_trip += _traffic_s(strided, machine)
-    return trips * per_trip
+    work = whole / loop.chunk * _work_s(loop.body, machine) + _merge_s(loop, machine)
+    work += _state_s(loop, machine) + _traffic_s(strided, machine)
+    return trips * min(
+        work + kernels * machine.kernel_s + machine.trip_s,
+        work * machine.one_core + kernels * machine.one_core_kernel_s + machine.one_core_trip_s,
+    )

@@ -62,8 +62,9 @@ class Cpu:
 
     def machine(self) -> Machine:
         """A chunk's working set is an eighth of the last-level cache, between 1 and 8 MiB."""
-        cache_bytes = min(max(_last_level_cache_bytes() // 8, 1 << 20), 8 << 20)
-        return Machine(cache_bytes=cache_bytes, threads=_threads())
+        caches, threads = _cache_bytes(), _threads()
+        cache_bytes = min(max(max(caches.values(), default=16 << 20) // 8, 1 << 20), 8 << 20)
+        return Machine(cache_bytes=cache_bytes, near_bytes=threads * caches.get(2, 1 << 20), threads=threads)
 
     def fingerprint(self) -> Mapping[str, str]:
         return {
@@ -157,13 +158,18 @@ def _statistic(path: Path, name: str) -> int:
 
 
 @cache
-def _last_level_cache_bytes() -> int:
-    sizes = [0]
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = path.read_text().strip()
-        scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
-        sizes.append(int(text.rstrip("KMG")) * scale)
-    return max(sizes) or 16 << 20
+def _cache_bytes() -> dict[int, int]:
+    """Level -> bytes of the caches that hold data, as far as the system says."""
+    found = {}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction":
+            scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:], 1)
+            found[int(level)] = int(size.rstrip("KMG")) * scale
+    return found
 
 
 @cache

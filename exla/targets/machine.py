@@ -54,8 +54,14 @@ class Machine:
       cached_bytes_per_s: traffic within them.
       first_touch_bytes_per_s: how fast the system hands out memory that was not in use before.
       cache_bytes: working set of one chunk that stays in fast memory.
+      near_bytes: of the cores' own caches, in which what a loop combines its outputs in stays; 0 where there are none.
+      near_bytes_per_s: traffic within them.
       host_bytes_per_s: traffic between the device's memory and the host's; 0 where they are one.
-      kernel_s: time to start one kernel.
+      kernel_s: time to start one kernel, on all cores.
+      trip_s: time that a trip of a loop takes beside its kernels.
+      one_core: times as long that one core takes for what all do; infinite where there are no cores.
+      one_core_kernel_s: time to start a kernel on one core.
+      one_core_trip_s: time that a trip takes beside them.
       threads: of the libraries that compute matrix products and the like on a CPU; 0 elsewhere.
       lanes: a chunk of a multiple of so many indices wastes nothing.
       matrix_tile: matrix products are computed in tiles of so many rows and columns.
@@ -89,8 +95,14 @@ class Machine:
     cached_bytes_per_s: float = 1.5e10
     first_touch_bytes_per_s: float = 6e9
     cache_bytes: int = 8 << 20
+    near_bytes: int = 2 << 20
+    near_bytes_per_s: float = 8e10
     host_bytes_per_s: float = 0.0
-    kernel_s: float = 5e-6
+    kernel_s: float = 1e-5
+    trip_s: float = 1.8e-5
+    one_core: float = 1.6
+    one_core_kernel_s: float = 1e-7
+    one_core_trip_s: float = 1e-6
     threads: int = 2
     lanes: int = 8
     matrix_tile: int = 1
@@ -139,7 +151,10 @@ class Machine:
             first_touch_bytes_per_s=math.inf,
             cache_bytes=facts.cache_bytes // 8,
             host_bytes_per_s=REACHED * facts.host_bytes_per_s,
+            near_bytes=0,
             kernel_s=facts.kernel_s,
+            trip_s=2 * facts.kernel_s,
+            one_core=math.inf,
             threads=0,
             lanes=facts.lanes,
             matrix_tile=facts.lanes,

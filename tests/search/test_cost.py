@@ -17,7 +17,7 @@ def seconds(*shape):
 @pytest.mark.parametrize(("length", "is_faster"), [(3, False), (8, False), (16, True), (32, True), (64, False)])
 def test_eight_sums_of_some_length_are_added_as_vectors(length, is_faster):
     ratio = seconds(100_000, 8, length) / seconds(50_000, 16, length)
-    assert ratio == pytest.approx(Machine().one_vector if is_faster else 1.0, rel=0.01)
+    assert ratio == pytest.approx(Machine().one_vector if is_faster else 1.0, rel=0.02)
 
 
 @pytest.mark.parametrize(("length", "is_faster"), [(32, False), (8 * 97, True), (997, False)])
