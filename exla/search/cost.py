@@ -145,7 +145,7 @@ def _elements(v: Any) -> int:
 
 
 def _state_s(loop: Any, machine: Machine) -> float:
-    """Seconds per trip to read and write what the loop combines its outputs in, on whose place nothing else is put."""
+    """Seconds per trip to read and write what the loop combines its outputs in; near where it is small."""
     combined = (o for o in loop.outputs if isinstance(o, Combine))
     count_bytes = 4 * sum(math.prod(aval.shape) for output in combined for aval in output.avals)
     if count_bytes <= machine.near_bytes:

@@ -1,9 +1,13 @@
-"""What the prediction knows of how a CPU's compiler adds numbers up."""
+"""What the prediction knows of how a CPU's compiler adds numbers up, and what it starts as kernels."""
+
+import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import exla
 from exla.ir.program import canonical
 from exla.search.cost import predict_s
 from exla.targets.machine import Machine
@@ -26,3 +30,42 @@ def test_a_reduction_in_blocks_has_a_price_of_its_own(length, is_faster):
     program = canonical(jax.make_jaxpr(lambda x: jnp.sum(x + 1, axis=-1))(jnp.ones((100, length))), "cpu")
     chained, blocked = (predict_s(program, Machine(blocks=blocks)) for blocks in (False, True))
     assert (blocked < chained) == is_faster and blocked <= chained
+
+
+def predicted(fn, *shapes, machine=None):
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    return predict_s(canonical(jax.make_jaxpr(fn)(*arguments), "cpu"), machine or Machine())
+
+
+def test_a_gather_costs_what_it_takes_and_not_its_table():
+    small, large = (
+        predicted(lambda t, i: t[i], ((rows, 64), jnp.float32), ((1000,), jnp.int32)) for rows in (100, 1_000_000)
+    )
+    assert large == small
+
+
+def test_products_and_sums_of_one_number_start_no_kernel():
+    def product(x, y):
+        return jnp.einsum("bk,bkd->bd", x, y)
+
+    arguments = ((500, 1), jnp.float32), ((500, 1, 64), jnp.float32)
+    assert predicted(product, *arguments) < Machine().kernel_s
+    assert predicted(lambda x: jnp.sum(x, axis=1), ((500, 1, 64), jnp.float32)) < Machine().kernel_s
+    assert predicted(lambda x: jnp.sum(x, axis=1), ((500, 2, 64), jnp.float32)) > Machine().kernel_s
+
+
+def test_small_trips_run_on_one_core_and_a_state_in_the_cores_own_caches_is_near():
+    def bags(table, indices, weights):
+        return jnp.einsum("bk,bkd->bd", weights, table[indices])
+
+    shapes = ((500, 64), jnp.float32), ((400, 64), jnp.int32), ((400, 64), jnp.float32)
+    space = exla.jit(bags, memory_limit="800KiB", records="off").space(
+        *(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes)
+    )
+    space.ratio, space.depth = 8, 1
+    ones = next(c for c in space.all() if c.decisions[-1].axis == 1 and c.decisions[-1].chunk == 1)
+    machine = space.machine
+    all_cores = dataclasses.replace(machine, one_core=math.inf)
+    far = dataclasses.replace(machine, near_bytes=0)
+    assert predict_s(ones.program, machine) < 64 * machine.trip_s < predict_s(ones.program, all_cores)
+    assert predict_s(ones.program, machine) < predict_s(ones.program, far)
