@@ -5,10 +5,10 @@
     python -m benchmarks.calibrate benchmarks/campaigns/xeon --descend
     python -m benchmarks.calibrate benchmarks/campaigns/v5e         # estimates of the TPU's compiler
 
-A prediction is linear in the prices of `Machine` (seconds for a kernel, for an element, …): how much there is of each
-is read off by predicting with all prices 0 but one. For the rates as they are, as --set changes them and, with
---descend, as halving and doubling one after another improves them: slowdown of the first pick and of the best of three
-against the best of all that obey, geometric means and the worst, and Kendall's tau. Nothing is measured here.
+Every candidate that was measured is made again and predicted anew for each set of prices of `Machine` (seconds for a
+kernel, for an element, …). For the prices as they are, as --set changes them and, with --descend, as halving and
+doubling one after another improves them: slowdown of the first pick and of the best of three against the best of all
+that obey, geometric means and the worst, and Kendall's tau. Nothing is measured here.
 """
 
 import argparse
@@ -24,24 +24,37 @@ from exla.cost_model.metrics import kendall_tau, slowdown
 from exla.datasets.profiling.export import made_again, obeys, times
 from exla.datasets.profiling.run import Folder
 from exla.search.cost import predict_s
+from exla.search.space import Candidate
 from exla.targets.base import find_target
 from exla.targets.machine import Machine
 
 RATES = (
     *("flops", "elements", "chained", "blocked", "transcendentals", "compares", "scatters", "selects"),
-    *("bytes_per_s", "cached_bytes_per_s", "first_touch_bytes_per_s"),
+    *("bytes_per_s", "cached_bytes_per_s", "near_bytes_per_s", "first_touch_bytes_per_s"),
 )
-TIMES = ("select_row_s", "kernel_s")
+TIMES = ("select_row_s", "kernel_s", "trip_s", "one_core", "one_core_kernel_s", "one_core_trip_s")
 FEWEST = 4
 """Candidates of an instance below which there is nothing to choose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """An instance: (c,) seconds of the candidates that obey, and (c, 13) how much there is of each price."""
+    """An instance: (c,) seconds of the candidates that obey, the candidates, and the machine of their space."""
 
     seconds: np.ndarray
-    amounts: np.ndarray
+    candidates: list[Candidate]
+    machine: Machine
+
+    def predicted(self, machine: Machine) -> np.ndarray:
+        """(c,) seconds, at the prices of a machine."""
+        priced = replace(self.machine, **{name: getattr(machine, name) for name in (*RATES, *TIMES)})
+        return np.array([self._seconds(c, priced) for c in self.candidates])
+
+    def _seconds(self, candidate: Candidate, machine: Machine) -> float:
+        assert candidate.program is not None  # it was made again
+        temporary_bytes = candidate.peak.temporary_bytes
+        touched = temporary_bytes / machine.first_touch_bytes_per_s
+        return predict_s(candidate.program, machine) * machine.crowding(temporary_bytes) + touched
 
 
 def main() -> int:
@@ -65,7 +78,7 @@ def main() -> int:
         tried["descended"] = descended(machine, everything)
     for name, one in tried.items():
         for campaign, found in campaigns.items():
-            first, three, tau = judged(prices(one), found)
+            first, three, tau = judged(one, found)
             print(
                 f"{name:10s} {campaign:10s} {len(found)} programs: first pick {geometric_mean(first):.3f}, worst "
                 f"{max(first):.2f}; best of three {geometric_mean(three):.3f}; Kendall's tau {np.nanmean(tau):.3f}"
@@ -84,34 +97,17 @@ def measured(folder: Folder) -> list[Measured]:
         if len(kept) < FEWEST or name not in instances:
             continue
         space, candidates, rows = made_again(instances[name], folder.campaign.target, kept)
-        units = [unit(space.machine, price) for price in (*RATES, *TIMES)]
-        seconds, amounts = [ns / 1e9 for _, ns in rows], []
-        for candidate in candidates:
-            crowding = space.machine.crowding(candidate.peak.temporary_bytes)
-            row = [predict_s(candidate.program, u) * crowding for u in units]
-            row[RATES.index("first_touch_bytes_per_s")] += candidate.peak.temporary_bytes
-            amounts.append(row)
-        if len(seconds) >= FEWEST:
-            found.append(Measured(seconds=np.array(seconds), amounts=np.array(amounts)))
+        if len(candidates) >= FEWEST:
+            seconds = np.array([ns / 1e9 for _, ns in rows])
+            found.append(Measured(seconds=seconds, candidates=list(candidates), machine=space.machine))
     return found
 
 
-def unit(machine: Machine, price: str) -> Machine:
-    """The machine on which only one thing takes time: a second each."""
-    nothing = {**dict.fromkeys(RATES, math.inf), **dict.fromkeys(TIMES, 0.0)}
-    return replace(machine, **{**nothing, price: 1.0})
-
-
-def prices(machine: Machine) -> np.ndarray:
-    """(13,) seconds for one of each."""
-    return np.array([1 / getattr(machine, n) for n in RATES] + [getattr(machine, n) for n in TIMES])
-
-
-def judged(price: np.ndarray, found: list[Measured]) -> tuple[list[float], list[float], list[float]]:
+def judged(machine: Machine, found: list[Measured]) -> tuple[list[float], list[float], list[float]]:
     """Slowdown of the first pick, of the best of three, and Kendall's tau, of each instance."""
     first, three, tau = [], [], []
     for one in found:
-        predicted = one.amounts @ price
+        predicted = one.predicted(machine)
         first.append(1 + slowdown(predicted, one.seconds))
         three.append(1 + slowdown(predicted, one.seconds, 3))
         tau.append(float(kendall_tau(predicted, one.seconds)))
@@ -122,7 +118,7 @@ def descended(machine: Machine, found: list[Measured]) -> Machine:
     """Halve or double one rate after another, as long as the picks get better."""
 
     def loss(one: Machine) -> float:
-        first, three, _ = judged(prices(one), found)
+        first, three, _ = judged(one, found)
         return math.log(geometric_mean(first)) + math.log(geometric_mean(three)) / 2
 
     least, improved = loss(machine), True
@@ -131,8 +127,8 @@ def descended(machine: Machine, found: list[Measured]) -> Machine:
         for name in (*RATES, *TIMES):
             for factor in (0.5, 2.0):
                 other = replace(machine, **{name: getattr(machine, name) * factor})
-                if loss(other) < least - 1e-6:
-                    machine, least, improved = other, loss(other), True
+                if (found_loss := loss(other)) < least - 1e-6:
+                    machine, least, improved = other, found_loss, True
     return machine
 
 
