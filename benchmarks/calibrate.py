@@ -23,7 +23,7 @@ import numpy as np
 from exla.cost_model.metrics import kendall_tau, slowdown
 from exla.datasets.profiling.export import made_again, obeys, times
 from exla.datasets.profiling.run import Folder
-from exla.search.cost import predict_s
+from exla.search.cost import predict_with_memory_s
 from exla.search.space import Candidate
 from exla.targets.base import find_target
 from exla.targets.machine import Machine
@@ -48,13 +48,7 @@ class Measured:
     def predicted(self, machine: Machine) -> np.ndarray:
         """(c,) seconds, at the prices of a machine."""
         priced = replace(self.machine, **{name: getattr(machine, name) for name in (*RATES, *TIMES)})
-        return np.array([self._seconds(c, priced) for c in self.candidates])
-
-    def _seconds(self, candidate: Candidate, machine: Machine) -> float:
-        assert candidate.program is not None  # it was made again
-        temporary_bytes = candidate.peak.temporary_bytes
-        touched = temporary_bytes / machine.first_touch_bytes_per_s
-        return predict_s(candidate.program, machine) * machine.crowding(temporary_bytes) + touched
+        return np.array([predict_with_memory_s(c.program, c.peak, priced) for c in self.candidates])
 
 
 def main() -> int:
@@ -99,7 +93,7 @@ def measured(folder: Folder) -> list[Measured]:
         space, candidates, rows = made_again(instances[name], folder.campaign.target, kept)
         if len(candidates) >= FEWEST:
             seconds = np.array([ns / 1e9 for _, ns in rows])
-            found.append(Measured(seconds=seconds, candidates=list(candidates), machine=space.machine))
+            found.append(Measured(seconds=seconds, candidates=candidates, machine=space.machine))
     return found
 
 

@@ -95,16 +95,16 @@ def main() -> int:
     about = results.open_results("spaces").environment
     path = SPACES / f"cpu-py{sys.version_info.major}.{sys.version_info.minor}-jax{jax.__version__}.jsonl"
     there = read_spaces(path) if path.exists() else []
-    spaces = [space for space in there if space.default.status == "ok"]
+    spaces = {(space.name, space.default.status): space for space in there if space.default.status == "ok"}
     for folder in folders:
         known = {i.name: i for i in folder.campaign.instances()}
         for name, records, _ in folder.records():
             made = recorded_space(known[name], folder.campaign.target, records, about)
             print(f"{name}: {made if isinstance(made, str) else len(made.measured)}", flush=True)
             if not isinstance(made, str):
-                spaces.append(made)
+                spaces[made.name, made.default.status] = made
     path.unlink(missing_ok=True)
-    for space in spaces:
+    for space in spaces.values():
         write_space(path, space)
     return 0
 

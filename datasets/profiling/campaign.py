@@ -48,7 +48,7 @@ class Campaign:
       generated: how many programs are made up.
       first_generated: seed of the first of them.
       megabytes: projected peaks of the plain programs, 10^6 bytes; a size for each.
-      shares: of the projected temporaries: what is left of them under the limit; above 1, the plain program obeys.
+      shares: of the projected temporaries: what is left of them under the limit; above 1, more than is projected.
       candidates: most of an instance, those of `unsure` apart.
       walk: the factor between a chunk size and the next: every candidate of the walks is measured (`exla.search.pool`),
         however many they are. 0 = a part of the space, as `candidates` and `unsure` say.

@@ -41,6 +41,12 @@ def predict_s(program: Program, machine: Machine) -> float:
     return _work_s(program, machine) + _kernels(program) * machine.kernel_s
 
 
+def predict_with_memory_s(program: Program, peak: Peak, machine: Machine) -> float:
+    """Predict the seconds one run takes, crowding and memory that is touched first included."""
+    seconds = predict_s(program, machine) * machine.crowding(peak.temporary_bytes)
+    return seconds + peak.temporary_bytes / machine.first_touch_bytes_per_s
+
+
 def _work_s(program: Program, machine: Machine) -> float:
     """Seconds of a program once its kernels are started."""
     fast = _in_one_vector(program, machine)

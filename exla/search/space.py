@@ -42,7 +42,7 @@ from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths
 from exla.passes.steady import Steady
 from exla.search import moves
 from exla.search.beam import MOST_SPLITS, rank
-from exla.search.cost import predict_s, projected
+from exla.search.cost import predict_with_memory_s, projected
 from exla.search.kept import stored
 from exla.search.moved import MOST_BARRED, moved, thresholds
 from exla.search.rewriting import rewrite, source_of
@@ -210,8 +210,7 @@ class Space:
 
     def _on(self, machine: Machine, program: Program, decisions: Sequence[Change], seeds: Sequence[Seed]) -> Candidate:
         peak = projected(program, machine, searching=True)
-        seconds = predict_s(program, machine) * machine.crowding(peak.temporary_bytes)
-        seconds += peak.temporary_bytes / machine.first_touch_bytes_per_s
+        seconds = predict_with_memory_s(program, peak, machine)
         return Candidate(program=program, decisions=tuple(decisions), seeds=tuple(seeds), peak=peak, seconds=seconds)
 
     # The tree
