@@ -18,13 +18,17 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from exla.scratch import convolution_bytes, product_bytes, sort_bytes, transform_bytes
 
 _SHAPE = re.compile(r"\b(pred|token|bf16|[suf]\d+|f8\w*|c64|c128)\[([\d,]*)\]")
 _ITEM_BYTES = {"pred": 1, "token": 0, "c64": 8, "c128": 16, "bf16": 2}
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*?[\]})]) ([\w\-]+)\((.*)$")
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) [^\n]*\{\n((?:[^}\n][^\n]*\n|\n)*)\}", re.MULTILINE)
+"""Its name and the lines between its brackets."""
+_FUSED = re.compile(r" fusion\(.*?\bcalls=%?([\w.\-]+)")
+_LIBRARY = re.compile(r" (?:dot|convolution|sort|fft|custom-call)\(|__ynn_fusion")
 
 Shape = tuple[str, tuple[int, ...]]
 """Element type and dimensions."""
@@ -50,6 +54,8 @@ class Instruction:
 def scratch_bytes(hlo: str, threads: int) -> int:
     """Bound what libraries allocate outside the compiler's buffers.
 
+    Only computations that call a library are parsed: most of a program is none of its business.
+
     Args:
       hlo: optimised HLO text.
       threads: threads that the libraries may use.
@@ -57,44 +63,38 @@ def scratch_bytes(hlo: str, threads: int) -> int:
     Returns:
       Bytes; 0 where the program calls no library that allocates.
     """
-    computations = dict(_computations(hlo))
-    fused = {name for found in computations.values() for i in found if i.opcode == "fusion" for name in _calls(i)}
+    computations = {m[1]: m[2] for m in _COMPUTATION.finditer(hlo)}
+    fused = set(_FUSED.findall(hlo))
     largest = 0
-    for name, instructions in computations.items():
-        for instruction in instructions if name not in fused else ():
+    for name, text in computations.items():
+        if name in fused or _LIBRARY.search(text) is None:
+            continue
+        for instruction in _instructions(text, _LIBRARY):
             bound = _BOUNDS.get(instruction.opcode)
             if bound is not None:
                 largest = max(largest, bound(instruction, threads))
             elif instruction.opcode == "fusion" and "__ynn_fusion" in instruction.text:
-                inside = [i for name in _calls(instruction) for i in computations.get(name, ())]
+                inside = [i for name in _calls(instruction) for i in _instructions(computations.get(name, ""))]
                 largest = max(largest, _ynnpack(inside))
     return largest
 
 
-def _computations(hlo: str) -> Iterator[tuple[str, list[Instruction]]]:
-    """Name and instructions of each computation."""
-    name, found, shapes = "", list[Instruction](), dict[str, tuple[Shape, ...]]()
-    for line in hlo.splitlines():
-        opened = _COMPUTATION.match(line)
-        if opened is not None:
-            name, found, shapes = opened[1], [], {}
-        elif line.startswith("}"):
-            yield name, found
-        else:
-            match = _INSTRUCTION.match(line)
-            if match is None:
-                continue
-            label, result, opcode, text = match.groups()
-            shapes[label] = tuple(_shapes(result))
-            operands = re.findall(r"%([\w.\-]+)", text.partition(")")[0])
-            found.append(
-                Instruction(
-                    opcode=opcode,
-                    results=shapes[label],
-                    operands=tuple(shape for operand in operands for shape in shapes.get(operand, ())),
-                    text=text,
-                )
-            )
+def _instructions(text: str, wanted: re.Pattern[str] | None = None) -> Iterator[Instruction]:
+    """The instructions of a computation; only those in whose line a pattern is found where there is one."""
+    found = [match for match in map(_INSTRUCTION.match, text.splitlines()) if match is not None]
+    results = {match[1]: match[2] for match in found}
+    shapes = cache(lambda label: tuple(_shapes(results.get(label, ""))))
+    for match in found:
+        if wanted is not None and wanted.search(match[0]) is None:
+            continue
+        label, _, opcode, arguments = match.groups()
+        operands = re.findall(r"%([\w.\-]+)", arguments.partition(")")[0])
+        yield Instruction(
+            opcode=opcode,
+            results=shapes(label),
+            operands=tuple(shape for operand in operands for shape in shapes(operand)),
+            text=arguments,
+        )
 
 
 def _calls(instruction: Instruction) -> list[str]:
