@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -202,7 +202,7 @@ class Attempt:
         )
         if barred:
             return None
-        peak = self.floor if untouched else self.projected(program)
+        project = cache(lambda: self.floor if untouched else self.projected(program))
         obeys = counted.total <= self.limit_bytes
         known, measured = None, None
         if obeys and self.options.verify == "run":
@@ -224,7 +224,7 @@ class Attempt:
                 decisions,
                 status,
                 compile_s=compile_s,
-                projected_bytes=peak.bytes,
+                projected_bytes=project().bytes,
                 compiled_bytes=counted.total,
                 measured_bytes=measured,
                 is_default=untouched,
@@ -236,7 +236,7 @@ class Attempt:
             untouched=untouched,
             decisions=tuple(decisions),
             program=program,
-            peak=peak,
+            project=project,
             compiled_bytes=counted,
             limit_bytes=self.limit_bytes,
             machine=self.machine,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from exla._compat import Literal
 from exla.ir.fingerprint import fingerprint
 from exla.ir.memory import Peak
 from exla.ir.program import Program, value_bytes
@@ -48,6 +49,14 @@ class Call:
     devices: int = 1
     shrink: Callable[[Callable[[Sequence[int]], tuple[int, ...]]], Program] | None = None
     spread: Mapping[tuple[int, int], Spread] = field(default_factory=dict)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What each device needs at least: arguments and results, but for what they share."""
+        program = self.program
+        outputs = {v for v in program.outvars if not isinstance(v, Literal)}
+        whole = sum(map(value_bytes, program.invars)) + sum(map(value_bytes, outputs))
+        return -(-(whole - self.aliased_bytes) // self.devices)
 
     @property
     def aliased_bytes(self) -> int:
@@ -96,7 +105,7 @@ class Choice:
       untouched: whether it is the program as `jax.jit` compiles it.
       decisions: what was decided.
       program: the program after the decisions.
-      peak: its projected peak.
+      project: projects its peak, once; a replay does not need it.
       compiled_bytes: the compiler's figure.
       limit_bytes: the limit that it obeys.
       measured_bytes: what a process that ran it took; None where none did.
@@ -114,7 +123,7 @@ class Choice:
     untouched: bool
     decisions: tuple[Decision, ...]
     program: Program
-    peak: Peak
+    project: Callable[[], Peak]
     compiled_bytes: CompiledBytes
     limit_bytes: int
     machine: Machine
@@ -126,6 +135,11 @@ class Choice:
     prediction: Prediction | None = None
     source: str = "search"
     search_s: float = 0.0
+
+    @property
+    def peak(self) -> Peak:
+        """The projected peak of its program."""
+        return self.project()
 
 
 def describe(call: Call, target: Target) -> dict[str, str]:

@@ -104,8 +104,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     store, key = store_and_key(call, target, options) if is_recorded else (None, {})
     attempt = Attempt(call=call, target=target, options=options, limit_bytes=limit, store=store, key=key)
     knobs = options.tensor_size_threshold is not None or options.tensor_split_size is not None
-    floor = attempt.floor
-    unsplit_hopeless = _fixed_bytes(call, floor) > limit
+    unsplit_hopeless = call.fixed_bytes > limit
     if not knobs and not unsplit_hopeless:
         choice = None if measures and listener.get() else attempt.recorded()
         choice = choice or (None if measures else attempt.plain())
@@ -114,7 +113,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     asked: list[Candidate] = []
     space: Space | None = None
     if not unsplit_hopeless:
-        space, choice = make_space(attempt, floor), None
+        space, choice = make_space(attempt, attempt.floor), None
         if measures:
             budget = Budget(seconds=options.search_seconds, trials=options.search_trials)
             tuned = tune(attempt, space, budget)
@@ -124,7 +123,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         choice = choice or _ask(attempt, space, "analytic" if wants_measures else options.search, asked)
         if choice is not None:
             return choice
-    raise _refusal(attempt, asked, floor, is_exhausted=space is not None and space.is_exhausted)
+    raise _refusal(attempt, asked, attempt.floor, is_exhausted=space is not None and space.is_exhausted)
 
 
 def space_of(call: Call, target: Target, options: Options) -> Space:
@@ -230,16 +229,11 @@ def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordS
     return RecordStore(None), make_key(**{name: parts.get(name, "") for name in RECORDED})
 
 
-def _fixed_bytes(call: Call, floor: Peak) -> int:
-    """What each device needs at least: arguments and results, but for what they share."""
-    return -(-(floor.arguments_bytes + floor.outputs_bytes - call.aliased_bytes) // call.devices)
-
-
 def _refusal(
     search: Attempt, asked: Sequence[Candidate], floor: Peak, *, is_exhausted: bool = False
 ) -> MemoryLimitError:
     found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None]
-    fixed = _fixed_bytes(search.call, floor)
+    fixed = search.call.fixed_bytes
     return refusal(
         program=search.call.program,
         options=search.options,
