@@ -69,6 +69,8 @@ class Steady:
     @cached_property
     def comparisons(self) -> list[tuple[Path, int]]:
         """Where such comparisons are: the way to the program, and the position there."""
+        if not _compares(self.program):
+            return []
         places = [place for place, (shared, _) in self._walked.compared.items() if shared]
         return [(tuple(zip(place[:-1:2], place[1::2], strict=True)), place[-1]) for place in places]
 
@@ -86,6 +88,8 @@ class Steady:
     @cached_property
     def _compared(self) -> list[tuple[frozenset[Name], str]]:
         """What both sides of a comparison are made of, where there is such, and the user's line of it."""
+        if not _compares(self.program):
+            return []
         return [(shared, source) for shared, source in self._walked.compared.values() if shared]
 
     @cached_property
@@ -105,6 +109,16 @@ class Steady:
             walk.run(candidate, [NOWHERE] * len(candidate.invars), ())
             candidate.known["steady"] = walk.holds
         return candidate.known["steady"]
+
+
+def _compares(program: Program) -> bool:
+    """Whether floating point numbers are compared for equality anywhere in a program; most compare none."""
+    return any(
+        (eqn.primitive.name in COMPARISONS and is_inexact(eqn.invars[0]))
+        or ("loop" in eqn.params and _compares(eqn.params["loop"].body))
+        or any(_compares(Program(jaxpr=body.jaxpr)) for body in _compat.bodies(eqn))
+        for eqn in program.eqns
+    )
 
 
 Place = tuple[int, ...]
