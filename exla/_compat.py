@@ -297,6 +297,18 @@ def without_mesh(x: Any) -> Any:
         return literals.TypedNdArray(x.val, core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type))
 
 
+def is_under_no_mesh() -> bool:
+    """Whether the caller runs under no mesh at all."""
+    return jax.sharding.get_abstract_mesh().empty
+
+
+def has_meshes(jaxpr: Any) -> bool:
+    """Whether the type of an input, a result or a literal of a jaxpr's equations names a mesh."""
+    atoms = (v for eqn in jaxpr.eqns for v in (*eqn.invars, *eqn.outvars))
+    avals = (v.aval for v in (*jaxpr.constvars, *jaxpr.invars, *atoms))
+    return any(not sharding.mesh.empty for a in avals if (sharding := getattr(a, "sharding", None)) is not None)
+
+
 @contextlib.contextmanager
 def _under_no_mesh() -> Iterator[None]:
     """Run what follows under no mesh but that of a shard_map, none of whose axes is part of types.
@@ -543,17 +555,38 @@ def is_library_call(eqn: Any) -> bool:
     return name not in {f.function_name.rpartition(".")[2] for f in frames}
 
 
-@contextlib.contextmanager
-def equation_context(eqn: Any, source: Any = None) -> Iterator[None]:
+def equation_context(eqn: Any, source: Any = None) -> contextlib.AbstractContextManager[None]:
     """Run what follows under the equation's own (or another) source line, its name stack and configuration.
 
     The mesh that it was traced under is forgotten, unless it is in a shard_map (`exla.ir.explicit`).
     """
-    source = eqn.source_info if source is None else source
-    stack = source_info_util.current_name_stack() + source.name_stack
-    user = source_info_util.user_context(source.traceback, name_stack=stack)
-    with user, eqn.ctx.manager, _under_no_mesh():
-        yield
+    return _EquationContext(eqn, eqn.source_info if source is None else source)
+
+
+class _EquationContext(contextlib.AbstractContextManager):
+    """`equation_context`, which is entered for every equation that is traced: a generator would take longer."""
+
+    __slots__ = ("_entered", "_eqn", "_source")
+
+    def __init__(self, eqn: Any, source: Any) -> None:
+        self._eqn, self._source = eqn, source
+        self._entered: list[Any] = []
+
+    def __enter__(self) -> None:
+        source = self._source
+        stack = source_info_util.current_name_stack() + source.name_stack
+        self._enter(source_info_util.user_context(source.traceback, name_stack=stack))
+        self._enter(self._eqn.ctx.manager)
+        if not is_under_no_mesh():
+            self._enter(_under_no_mesh())
+
+    def _enter(self, manager: Any) -> None:
+        manager.__enter__()
+        self._entered.append(manager)
+
+    def __exit__(self, *raised: Any) -> None:
+        while self._entered:
+            self._entered.pop().__exit__(*raised)
 
 
 def bind(eqn: Any, *operands: Any, source: Any = None, **params: Any) -> list[Any]:

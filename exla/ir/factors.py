@@ -30,7 +30,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -265,12 +265,38 @@ def parse(rule: FactorRule, context: EquationContext) -> Factors:
     Raises:
       RuleError: if the string does not fit the shapes, or one factor would have two sizes.
     """
-    left, arrow, right = rule.equation.partition("->")
+    sizes, operands, results, hidden = _placed(
+        context.primitive,
+        rule.equation,
+        tuple(rule.sizes.items()),
+        tuple((name, tuple(windows.items())) for name, windows in rule.windows.items()),
+        tuple(v.shape for v in context.operands),
+        tuple(v.shape for v in context.results),
+    )
+    return Factors(rule=rule, sizes=sizes, operands=operands, results=results, hidden=hidden)
+
+
+Places = Mapping[str, tuple[Placement | None, ...]]
+"""Factor name -> where it runs in each value of one side."""
+
+
+@lru_cache(maxsize=4096)
+def _placed(
+    primitive: str,
+    equation: str,
+    own_sizes: tuple[tuple[str, int], ...],
+    windows: tuple[tuple[str, tuple[tuple[int, Placement], ...]], ...],
+    *shapes: tuple[tuple[int, ...], ...],
+) -> tuple[Mapping[str, int], Places, Places, frozenset[str]]:
+    """The sizes of a rule's factors, where they run in operands and in results, and which cannot be cut.
+
+    Most equations of a program are spelled as some other one is, at the same shapes.
+    """
+    left, arrow, right = equation.partition("->")
     if not arrow:
-        raise RuleError(f"rule of {context.primitive!r}: {rule.equation!r} has no '->'")
-    sides = (_tokens(left, len(context.operands)), _tokens(right, len(context.results)))
-    shapes = ([v.shape for v in context.operands], [v.shape for v in context.results])
-    sizes = _sizes(context.primitive, rule, sides, shapes)
+        raise RuleError(f"rule of {primitive!r}: {equation!r} has no '->'")
+    sides = (_tokens(left, len(shapes[0])), _tokens(right, len(shapes[1])))
+    sizes = _sizes(primitive, equation, own_sizes, sides, shapes)
     hidden: set[str] = set()
     places: tuple[dict, dict] = ({n: [] for n in sizes}, {n: [] for n in sizes})
     for side in (0, 1):
@@ -282,26 +308,21 @@ def parse(rule: FactorRule, context: EquationContext) -> Factors:
                 for name in names:
                     inner //= max(sizes[name], 1)
                     if name in found:
-                        raise RuleError(f"rule of {context.primitive!r}: factor {name!r} twice in one value")
+                        raise RuleError(f"rule of {primitive!r}: factor {name!r} twice in one value")
                     found[name] = Placement(axis=axis, block=inner)
                     if not outermost:
                         hidden.add(name)
                     outermost = outermost and sizes[name] == 1
             for name in sizes:
                 places[side][name].append(found.get(name))
-    for name, windows in rule.windows.items():
-        for k, placement in windows.items():
+    for name, reaching in windows:
+        for k, placement in reaching:
             before, extra = placement.halo or (0, 0)
             places[0][name][k] = Placement(
                 axis=placement.axis, block=int(placement.block), halo=(int(before), int(extra))
             )
-    return Factors(
-        rule=rule,
-        sizes=sizes,
-        operands={n: tuple(p) for n, p in places[0].items()},
-        results={n: tuple(p) for n, p in places[1].items()},
-        hidden=frozenset(hidden),
-    )
+    operands, results = ({n: tuple(p) for n, p in side.items()} for side in places)
+    return sizes, operands, results, frozenset(hidden)
 
 
 def _tokens(side: str, count: int) -> list[list[list[str]]]:
@@ -315,20 +336,22 @@ def _tokens(side: str, count: int) -> list[list[list[str]]]:
     ]
 
 
-def _sizes(primitive: str, rule: FactorRule, sides: tuple, shapes: tuple) -> dict[str, int]:
+def _sizes(
+    primitive: str, equation: str, own: tuple[tuple[str, int], ...], sides: tuple, shapes: tuple
+) -> dict[str, int]:
     """Sizes of all factors, from the axes that hold one factor; then check the composed axes."""
-    sizes: dict[str, int] = dict(rule.sizes)
+    sizes = dict(own)
     composed = []
     for tokens_of, shapes_of in zip(sides, shapes, strict=True):
         for tokens, shape in zip(tokens_of, shapes_of, strict=True):
             if len(tokens) != len(shape):
-                raise RuleError(f"rule of {primitive!r}: {rule.equation!r} does not fit shape {tuple(shape)}")
+                raise RuleError(f"rule of {primitive!r}: {equation!r} does not fit shape {tuple(shape)}")
             for names, extent in zip(tokens, shape, strict=True):
                 if len(names) == 1:
                     if sizes.setdefault(names[0], extent) != extent:
                         raise RuleError(
                             f"rule of {primitive!r}: factor {names[0]!r} has sizes {sizes[names[0]]} and {extent} "
-                            f"in {rule.equation!r}"
+                            f"in {equation!r}"
                         )
                 elif names:
                     composed.append((names, extent))

@@ -11,6 +11,7 @@ import enum
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,13 @@ def _jaxpr_lines(jaxpr: Any) -> list[str]:
 
 
 def _aval(v: Any) -> str:
-    return v.aval.str_short()
+    return _type(v.aval)
+
+
+@lru_cache(maxsize=4096)
+def _type(aval: Any) -> str:
+    """A type in words; a program has few types, and each is met many times."""
+    return aval.str_short()
 
 
 def _equation_head(eqn: Any) -> str:

@@ -7,6 +7,7 @@ state; everything else that leaves the loop is put together by the loop itself (
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,7 @@ from jax import lax
 from exla import _compat
 from exla._compat import Literal
 from exla.errors import RuleError
-from exla.ir.factors import Carried, Chunk, EquationContext, Passed, Placement
+from exla.ir.factors import Carried, Chunk, EquationContext, Passed, Placement, replay_unchanged
 from exla.ir.program import Program, as_struct, trace_function
 from exla.passes.split.combine import COMBINERS
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
@@ -334,7 +335,8 @@ class OneChunk:
         placed = factors.results[name]
         results: list[Any] = [None] * len(placed)
         reached = [k for k, p in enumerate(placed) if p is not None]
-        with _compat.equation_context(eqn):
+        is_as_it_is = carried is None and factors.rule.replay is replay_unchanged  # which sees to the context itself
+        with contextlib.nullcontext() if is_as_it_is else _compat.equation_context(eqn):
             if carried is not None:
                 found, self.after[instance] = carried.step(chunk, self._state(instance), *operands)
             elif reached:

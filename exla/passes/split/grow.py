@@ -207,7 +207,7 @@ def _depends_on(program: Program, instances: Iterable[Instance]) -> set[Any]:
     positions = {i for i, _, _ in instances}
     tainted: set[Any] = set()
     for i, eqn in enumerate(program.eqns):
-        if i in positions or any(not isinstance(v, Literal) and v in tainted for v in eqn.invars):
+        if i in positions or not tainted.isdisjoint(program.operands[i]):
             tainted.update(eqn.outvars)
     return tainted
 

@@ -6,6 +6,8 @@ each axis is a factor. Scalars (a scalar predicate, the bounds of `clamp`) have 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from exla.ir.factors import FACTOR_RULES, WHOLE, EquationContext, FactorRule, axis_names
 from exla.ir.primitives import ELEMENTWISE
 
@@ -13,13 +15,18 @@ from exla.ir.primitives import ELEMENTWISE
 @FACTOR_RULES.register(*ELEMENTWISE)
 def elementwise(context: EquationContext) -> FactorRule:
     """`a0 a1 …, a0 a1 … -> a0 a1 …`, scalars without axes; an operand's unit axis that is stretched is whole."""
-    names = axis_names(len(context.results[0].shape))
-    extents = context.results[0].shape
+    return _along(tuple(v.shape for v in context.operands), context.results[0].shape, len(context.results))
+
+
+@lru_cache(maxsize=4096)
+def _along(operands: tuple[tuple[int, ...], ...], extents: tuple[int, ...], results: int) -> FactorRule:
+    """The rule of operands and of so many results of these shapes; most equations of a program share theirs."""
+    names = axis_names(len(extents))
     left = []
-    for operand in context.operands:
-        stretched = [e != r for e, r in zip(operand.shape, extents, strict=False)]
+    for shape in operands:
+        stretched = [e != r for e, r in zip(shape, extents, strict=False)]
         left.append(" ".join(WHOLE if s else n for n, s in zip(names, stretched, strict=False)))
-    right = ", ".join(" ".join(names) for _ in context.results)
+    right = ", ".join(" ".join(names) for _ in range(results))
     return FactorRule(equation=f"{', '.join(left)} -> {right}")
 
 
