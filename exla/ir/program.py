@@ -30,7 +30,7 @@ from exla.ir.convolutions import in_order
 from exla.ir.explicit import forget
 from exla.ir.factors import FACTOR_RULES, EquationContext, Factors, parse
 from exla.ir.fingerprint import equation_fingerprint
-from exla.ir.primitives import STANDING
+from exla.ir.primitives import ELEMENTWISE, STANDING, named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +199,9 @@ def canonical(closed: Any, platform: str | None = None) -> Program:
       The program.
     """
     jaxpr = closed.jaxpr
+    if _is_canonical(jaxpr) and _compat.is_under_no_mesh():
+        inputs = _compat.constants_as_inputs(jaxpr)
+        return live(batched(Program(jaxpr=inputs, consts=tuple(closed.consts))))
     inline = functools.partial(_inline, platform=platform or _compat.default_platform())
 
     def flat(*values: Any) -> list[Any]:
@@ -341,6 +344,34 @@ def evaluate(
             if not isinstance(v, Literal) and last[v] == i and v not in keep:
                 env.pop(v, None)
     return [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+
+
+_FLAT = (ELEMENTWISE - {"integer_pow", "stop_gradient"}) | named("""
+    reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or argmax argmin dot_general top_k gather iota
+    broadcast_in_dim reshape squeeze transpose pad slice concatenate exla_unless
+""")
+"""Primitives that `_inline` binds again as they are, but for views that change nothing and for shardings."""
+
+
+def _is_canonical(jaxpr: Any) -> bool:
+    """Whether `_inline` would bind every equation as it is, so that nothing need be traced again.
+
+    That is what a replacement is that was written with primitives. False where it is not seen at once.
+    """
+    return all(
+        eqn.primitive.name in _FLAT
+        and not eqn.effects
+        and not any(name.endswith("sharding") and said is not None for name, said in eqn.params.items())
+        and not (eqn.primitive.name in ("broadcast_in_dim", "reshape") and _is_same_shape(eqn))
+        and not (eqn.primitive.name == "pad" and not any(map(any, eqn.params["padding_config"])))
+        and not (eqn.primitive.name == "reshape" and eqn.params["dimensions"] is not None)
+        and all(not body.consts and _is_canonical(body.jaxpr) for body in _compat.bodies(eqn))
+        for eqn in jaxpr.eqns
+    ) and not _compat.has_meshes(jaxpr)
+
+
+def _is_same_shape(eqn: Any) -> bool:
+    return tuple(eqn.invars[0].aval.shape) == tuple(eqn.outvars[0].aval.shape)
 
 
 def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "cpu", varies: bool = True) -> list[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from exla.errors import ProgramError
+from exla.ir import program as module
 from exla.ir.check import check
 from exla.ir.emit import emit
 from exla.ir.fingerprint import fingerprint
@@ -58,6 +59,37 @@ def test_padding_by_nothing_is_no_equation():
     assert fingerprint(program_of(lambda x: jnp.exp(jnp.pad(x, 0)), x)) == fingerprint(program_of(jnp.exp, x))
     moved = program_of(lambda x: jax.lax.pad(x, 0.0, [(1, -1, 0), (0, 0, 0)]), x)
     assert [e.primitive.name for e in moved.eqns] == ["pad"]
+
+
+PRIMITIVES = {
+    "broadcast": lambda x: jax.lax.broadcast_in_dim(x, (2, 3, 4), (1, 2)),
+    "constant": lambda x: jax.lax.add(x, np.arange(12, dtype=np.float32).reshape(3, 4)),
+    "dead code": lambda x: (jax.lax.exp(x), jax.lax.sin(x))[0],
+    "product": lambda x: jax.lax.dot_general(x, x, (((1,), (1,)), ((), ()))),
+    "reduction": lambda x: jax.lax.reduce_max(jax.lax.transpose(x, (1, 0)), [0]),
+    "call": lambda x: jax.jit(jax.lax.exp)(x),
+    "square": lambda x: jax.lax.integer_pow(x, 2),
+    "stopped": lambda x: jax.lax.stop_gradient(jax.lax.exp(x)),
+    "no broadcast": lambda x: jax.lax.broadcast_in_dim_p.bind(
+        x, shape=(3, 4), broadcast_dimensions=(0, 1), sharding=None
+    ),
+    "no reshape": lambda x: jax.lax.reshape_p.bind(x, new_sizes=(3, 4), dimensions=None, sharding=None),
+    "reshape of a transpose": lambda x: jax.lax.reshape_p.bind(x, new_sizes=(12,), dimensions=(1, 0), sharding=None),
+    "no padding": lambda x: jax.lax.pad_p.bind(x, np.float32(0), padding_config=((0, 0, 0), (0, 0, 0))),
+    "loop": lambda x: jax.lax.fori_loop(0, 3, lambda i, y: jnp.where(y > 0, y, 0), x),
+}
+"""Functions of (3, 4): those that are canonical as they are traced, and those of which one thing is not."""
+
+
+@pytest.mark.parametrize("fn", PRIMITIVES.values(), ids=PRIMITIVES)
+def test_what_is_not_traced_again_is_what_tracing_it_again_makes(fn, monkeypatch):
+    closed = jax.make_jaxpr(fn)(jax.ShapeDtypeStruct((3, 4), jnp.float32))
+    made = canonical(closed)
+    monkeypatch.setattr(module, "_is_canonical", lambda jaxpr: False)
+    again = canonical(closed)
+    assert str(made.jaxpr) == str(again.jaxpr) and fingerprint(made) == fingerprint(again)
+    assert list(map(made.source, range(len(made.eqns)))) == list(map(again.source, range(len(again.eqns))))
+    assert [np.asarray(c).tolist() for c in made.consts] == [np.asarray(c).tolist() for c in again.consts]
 
 
 def test_powers_other_than_two_are_not_squares():
