@@ -18,7 +18,6 @@ from fnmatch import fnmatch
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from exla import _compat
@@ -165,7 +164,7 @@ def compute(rule: ReplaceRule, found: Found, admitted: Admitted, get: Callable[[
     if safe is None:
         return results
     if safe.ndim == len(used):
-        safe = jnp.all(safe)
+        safe = lax.reduce_and(safe, range(safe.ndim)) if safe.ndim else safe
     else:
         axes = tuple(a if n > 1 else None for a, n in zip(found.axes[0], safe.shape[len(used) :], strict=True))
         safe = _put_back(safe, found, used, axes, found.results[0], None)
@@ -182,7 +181,7 @@ def _otherwise(found: Found, safe: Any) -> Any:
     def run(mask: Any, *values: Any) -> list[Any]:
         exact = evaluate(body, values[count:], lambda eqn, operands: _compat.bind(eqn, *operands))
         return [
-            lax.select(jnp.broadcast_to(mask, e.shape), cheap, e)
+            lax.select(_broadcast(mask, e.shape) if mask.ndim else lax.broadcast(mask, e.shape), cheap, e)
             for cheap, e in zip(values[:count], exact, strict=True)
         ]
 
@@ -194,13 +193,14 @@ def _otherwise(found: Found, safe: Any) -> Any:
 def _laid_out(value: Any, found: Found, term: Term, batch: Sequence[int], axes: Sequence[int | None]) -> Any:
     """An argument in the pattern's axes, batch axes first; broadcast along what it does not have."""
     long = [i for i in term.indices if i is not None]
-    value = jnp.asarray(value, term.atom.aval.dtype).reshape([found.sizes[i] for i in long])
+    value = _reshaped(lax.convert_element_type(value, term.atom.aval.dtype), [found.sizes[i] for i in long])
     groups = [() if a is None else found.groups[a] for a in axes]
     order = [*batch, *(i for group in groups for i in group)]
-    value = value.transpose([long.index(i) for i in order if i in long])
-    value = value.reshape([found.sizes[i] if i in long else 1 for i in order])
-    value = jnp.broadcast_to(value, [found.sizes[i] for i in order])
-    return value.reshape([*(found.sizes[i] for i in batch), *(math.prod(found.sizes[i] for i in g) for g in groups)])
+    value = _transposed(value, [long.index(i) for i in order if i in long])
+    if len(long) < len(order):
+        sizes = [found.sizes[i] for i in order]
+        value = lax.broadcast_in_dim(value, sizes, [at for at, i in enumerate(order) if i in long])
+    return _reshaped(value, [*(found.sizes[i] for i in batch), *(math.prod(found.sizes[i] for i in g) for g in groups)])
 
 
 def _put_back(
@@ -209,11 +209,24 @@ def _put_back(
     """A result of the replacement in the axes of the program's own result; without a shape, unit axes stay so."""
     groups = [() if a is None else found.groups[a] for a in axes]
     order = [*batch, *(i for group in groups for i in group)]
-    value = value.reshape([found.sizes[i] for i in order])
+    value = _reshaped(value, [found.sizes[i] for i in order])
     long = [i for i in term.indices if i in order]
-    value = value.transpose([order.index(i) for i in long])
-    value = value.reshape([found.sizes[i] if i in order else 1 for i in term.indices])
-    return value if shape is None else jnp.broadcast_to(value, shape)
+    value = _transposed(value, [order.index(i) for i in long])
+    value = _reshaped(value, [found.sizes[i] if i in order else 1 for i in term.indices])
+    return value if shape is None else _broadcast(value, shape)
+
+
+def _reshaped(value: Any, shape: Sequence[int]) -> Any:
+    return value if tuple(value.shape) == tuple(shape) else lax.reshape(value, tuple(shape))
+
+
+def _transposed(value: Any, order: Sequence[int]) -> Any:
+    return value if list(order) == sorted(order) else lax.transpose(value, tuple(order))
+
+
+def _broadcast(value: Any, shape: Sequence[int]) -> Any:
+    """A value in which an axis of 1 becomes as long as that of a shape, of the same rank."""
+    return value if tuple(value.shape) == tuple(shape) else lax.broadcast_in_dim(value, shape, range(len(shape)))
 
 
 def names(exact: bool, asked_for: Sequence[str] = ()) -> list[str]:

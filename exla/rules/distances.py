@@ -8,14 +8,17 @@ few units of precision of |x|^2 + |y|^2, where the error of the sum of squared d
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from exla.ir.rewrites import Admitted, Match
 from exla.rules.guards import floating
+from exla.rules.primitives import number, padded
 from exla.rules.sensitivity import damping
 
 MOST_ERROR = {4: 3e-5, 8: 1e-11}
@@ -45,12 +48,18 @@ def distances(x: Any, y: Any, padding: int = 0) -> tuple[Any, Any, Any]:
       (n, m + padding) squared distances, and the squared norms of both sides, (n,) and (m,), centred: the distance of
       i and j is off by less than (d + 5) eps (norm_i + norm_j).
     """
-    centre = jnp.mean(y, axis=0)
-    x, y = x - centre, y - centre
-    left, right = jnp.sum(x * x, axis=1), jnp.sum(y * y, axis=1)
-    cross = jnp.einsum("nd,md->nm", x, jnp.pad(y, ((0, padding), (0, 0))), precision=lax.Precision.HIGHEST)
-    norms = jnp.pad(right, (0, padding), constant_values=jnp.inf)
-    return jnp.maximum(left[:, None] + norms - 2 * cross, 0), left, right
+    centre = lax.expand_dims(lax.div(lax.reduce_sum(y, [0]), number(y, y.shape[0])), (0,))
+    x, y = lax.sub(x, centre), lax.sub(y, centre)
+    left, right = lax.reduce_sum(lax.mul(x, x), [1]), lax.reduce_sum(lax.mul(y, y), [1])
+    cross = lax.dot_general(
+        x,
+        padded(y, (padding, 0), 0),
+        (((1,), (1,)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=x.dtype,
+    )
+    norms = lax.add(lax.expand_dims(left, (1,)), lax.expand_dims(padded(right, (padding,), np.inf), (0,)))
+    return lax.max(lax.sub(norms, lax.mul(number(cross, 2), cross)), number(cross, 0)), left, right
 
 
 def is_damped(scale: Any, dtype: Any, extras: Sequence[tuple[str, Any]]) -> Any:
@@ -58,11 +67,11 @@ def is_damped(scale: Any, dtype: Any, extras: Sequence[tuple[str, Any]]) -> Any:
     gains: dict[str, Any] = {}
     for what, value in extras:
         path, kind = what.split()
-        size = jnp.abs(jnp.asarray(value, dtype))
-        gain = jnp.max(size) if kind == "mul" else 1 / jnp.min(size)
-        gains[path] = gains.get(path, 1.0) * gain
-    most = 1.0
-    for gain in gains.values():
-        most = jnp.maximum(most, gain)
-    precision = float(jnp.finfo(dtype).eps) / 2
-    return scale * precision * most <= MOST_ERROR[jnp.dtype(dtype).itemsize]
+        size = lax.abs(lax.convert_element_type(value, dtype))
+        axes = range(size.ndim)
+        gain = lax.reduce_max(size, axes) if kind == "mul" else lax.div(number(size, 1), lax.reduce_min(size, axes))
+        gains[path] = lax.mul(gains[path], gain) if path in gains else gain
+    error = lax.mul(scale, number(scale, float(jnp.finfo(dtype).eps) / 2))
+    if gains:
+        error = lax.mul(error, functools.reduce(lax.max, gains.values(), number(scale, 1)))
+    return lax.le(error, number(scale, MOST_ERROR[np.dtype(dtype).itemsize]))

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from exla.rules.primitives import number
 
 
 def not_finite(values: Any) -> Any:
     """1 where a value is infinite or NaN, else 0; int32, of the same shape."""
-    return (~jnp.isfinite(values)).astype(jnp.int32)
+    return lax.convert_element_type(lax.bitwise_not(lax.is_finite(values)), np.int32)
 
 
 def poisoned(result: Any, others: Any) -> Any:
-    """A result, NaN where any of `others` (how many unselected values are not finite; broadcast) says so."""
-    return jnp.where(others > 0, jnp.nan, result).astype(result.dtype)
+    """A result, NaN where any of `others` (how many unselected values are not finite; of its shape) says so."""
+    return lax.select(lax.gt(others, number(others, 0)), lax.full_like(result, np.nan), result)

@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 
+from exla.ir.program import canonical
 from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
 from exla.passes import replace
 from exla.passes.obligations import verify
+from exla.passes.patterns import argument_axes
 from exla.report.rules import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +30,18 @@ def test_a_rule_says_where_it_is_from_and_has_lookalikes(name):
     assert "->" in rule.rewrite and rule.source
     assert rule.examples
     assert rule.counterexamples or name.startswith("discovered_")
+
+
+@pytest.mark.parametrize("name", [n for n in REPLACE_RULES if n.startswith(("squared_", "nearest_", "one_hot_"))])
+def test_a_replacement_of_primitives_is_traced_without_calls(name):
+    """Each process that replays one traces it: one call of `jax.numpy` in it, and it is traced twice."""
+    rule = REPLACE_RULES.get(name)
+    every = {a: argument_axes(text) for a, text in rule.arguments.items()}
+    structs = [jax.ShapeDtypeStruct([300] * len(axes), dtype) for axes, dtype in every.values()]
+    extra = {"sizes": {axis: 5 for axis in rule.sizes}} if rule.sizes else {}
+    traced = jax.make_jaxpr(lambda *values: rule.replacement(*values, **extra))(*structs)
+    assert {e.primitive.name for e in traced.jaxpr.eqns} & {"jit", "pjit"} == set()
+    assert len(canonical(traced).eqns) > 1
 
 
 def test_the_page_is_made_from_the_registry():

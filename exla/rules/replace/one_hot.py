@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from exla.ir.rewrites import REPLACE_RULES, Admitted, Example, Match, ReplaceRule
 from exla.rules.poison import not_finite, poisoned
+from exla.rules.primitives import at_columns, number, rows_added, rows_at, spread
 
 SOURCE = "Shazeer et al., Mesh-TensorFlow, section on embeddings; jax.nn.one_hot"
 
@@ -19,44 +21,69 @@ def guard(match: Match) -> str | Admitted:
     return Admitted() if kinds in (["float32", "int32"], ["float64", "int32"]) else f"its types are {kinds}"
 
 
+def _inside(index: Any, count: int) -> Any:
+    """Whether an index is one of so many."""
+    return lax.bitwise_and(lax.ge(index, number(index, 0)), lax.lt(index, number(index, count)))
+
+
+def _clipped(index: Any, count: int) -> Any:
+    """The nearest of so many indices."""
+    return lax.min(lax.max(index, number(index, 0)), number(index, count - 1))
+
+
+def _one_hot(index: Any, count: int, dtype: Any) -> Any:
+    """jax.nn.one_hot(index, count, dtype=dtype)"""
+    index = lax.expand_dims(index, (1,))
+    return lax.convert_element_type(lax.eq(index, lax.broadcasted_iota(index.dtype, (1, count), 1)), dtype)
+
+
+def _times(a: Any, b: Any) -> Any:
+    """a @ b"""
+    return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=b.dtype)
+
+
+def _transposed_times(index: Any, values: Any, sizes: Any) -> Any:
+    return _times(lax.transpose(_one_hot(index, sizes["c"], values.dtype), (1, 0)), values)
+
+
 def _taken(table: Any, index: Any) -> Any:
     """Rows of a table by index; zeros where the index is outside."""
-    inside = (index >= 0) & (index < table.shape[0])
-    rows = table.at[jnp.clip(index, 0, table.shape[0] - 1)].get(mode="promise_in_bounds")
-    return jnp.where(inside[:, None], rows, 0)
-
-
-def _one_hot(index: Any, values: Any) -> Any:
-    return jax.nn.one_hot(index, values.shape[1], dtype=values.dtype)
+    count = table.shape[0]
+    rows = rows_at(table, _clipped(index, count))
+    return lax.select(spread(_inside(index, count), rows.shape, (0,)), rows, lax.full_like(rows, 0))
 
 
 def looked_up(index: Any, table: Any) -> Any:
     """rewrite: one_hot(i) @ A -> A[i]."""
     bad = not_finite(table)
-    return poisoned(_taken(table, index), jnp.sum(bad, axis=0) - _taken(bad, index))
+    of_all = lax.expand_dims(lax.reduce_sum(bad, [0]), (0,))
+    return poisoned(_taken(table, index), lax.sub(of_all, _taken(bad, index)))
 
 
 def added_up(index: Any, values: Any, sizes: Any) -> Any:
     """rewrite: one_hot(i).T @ B -> zeros.at[i].add(B)."""
     bad = not_finite(values)
     count = sizes["c"]
-    into = jnp.where((index >= 0) & (index < count), index, count)
-    total = jnp.zeros((count, values.shape[1]), values.dtype).at[into].add(values, mode="drop")
-    own = jnp.zeros((count, values.shape[1]), bad.dtype).at[into].add(bad, mode="drop")
-    return poisoned(total, jnp.sum(bad, axis=0) - own)
+    into = lax.select(_inside(index, count), index, lax.full_like(index, count))
+    of_all = lax.expand_dims(lax.reduce_sum(bad, [0]), (0,))
+    return poisoned(rows_added(values, into, count), lax.sub(of_all, rows_added(bad, into, count)))
 
 
 def picked(index: Any, values: Any) -> Any:
     """rewrite: sum(one_hot(i) * B, 1) -> B[arange, i]."""
     count = values.shape[1]
-    inside = (index >= 0) & (index < count)
-    at = jnp.clip(index, 0, count - 1)[:, None]
+    inside, at = _inside(index, count), lax.expand_dims(_clipped(index, count), (1,))
 
     def take(x: Any) -> Any:
-        return jnp.where(inside, jnp.take_along_axis(x, at, axis=1)[:, 0], 0)
+        found = lax.squeeze(at_columns(x, at), [1])
+        return lax.select(inside, found, lax.full_like(found, 0))
 
     bad = not_finite(values)
-    return poisoned(take(values), jnp.sum(bad, axis=1) - take(bad))
+    return poisoned(take(values), lax.sub(lax.reduce_sum(bad, [1]), take(bad)))
+
+
+def _picked(index: Any, values: Any) -> Any:
+    return lax.mul(_one_hot(index, values.shape[1], values.dtype), values)
 
 
 REPLACE_RULES.register("one_hot_times_table")(
@@ -64,7 +91,7 @@ REPLACE_RULES.register("one_hot_times_table")(
         rewrite="one_hot(i) @ A -> A[i]",
         source=SOURCE,
         arguments={"index": "n:int32", "table": "c m"},
-        patterns=(lambda index, table: jax.nn.one_hot(index, table.shape[0], dtype=table.dtype) @ table,),
+        patterns=(lambda index, table: _times(_one_hot(index, table.shape[0], table.dtype), table),),
         made_of=("dot_general", "eq", "iota"),
         replacement=looked_up,
         guard=guard,
@@ -84,7 +111,7 @@ REPLACE_RULES.register("one_hot_transposed_times")(
         source=SOURCE,
         arguments={"index": "n:int32", "values": "n m"},
         sizes=("c",),
-        patterns=(lambda index, values, sizes: jax.nn.one_hot(index, sizes["c"], dtype=values.dtype).T @ values,),
+        patterns=(_transposed_times,),
         made_of=("dot_general", "eq", "iota"),
         replacement=added_up,
         guard=guard,
@@ -99,7 +126,7 @@ REPLACE_RULES.register("one_hot_picks")(
         rewrite="sum(one_hot(i) * B, 1) -> take_along_axis(B, i)",
         source=SOURCE,
         arguments={"index": "n:int32", "values": "n c"},
-        patterns=(lambda index, values: jnp.sum(_one_hot(index, values) * values, axis=-1),),
+        patterns=(lambda index, values: lax.reduce_sum(_picked(index, values), [1]),),
         made_of=("eq", "iota", "mul", "reduce_sum"),
         replacement=picked,
         guard=guard,
@@ -120,9 +147,9 @@ REPLACE_RULES.register("one_hot_picks_and_sums")(
         rewrite="sum(one_hot(i) * B) -> sum(take_along_axis(B, i))",
         source=SOURCE,
         arguments={"index": "n:int32", "values": "n c"},
-        patterns=(lambda index, values: jnp.sum(_one_hot(index, values) * values),),
+        patterns=(lambda index, values: lax.reduce_sum(_picked(index, values), [0, 1]),),
         made_of=("eq", "iota", "mul", "reduce_sum"),
-        replacement=lambda index, values: jnp.sum(picked(index, values)),
+        replacement=lambda index, values: lax.reduce_sum(picked(index, values), [0]),
         guard=guard,
         examples=(
             Example(

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from exla.ir.rewrites import REPLACE_RULES, Example, ReplaceRule
 from exla.rules.distances import distances, guard, is_damped
@@ -21,11 +22,17 @@ SOURCE = "Artemev et al., Memory Safe Computations with XLA Compiler, section 3.
 def replacement(x: Any, y: Any, extras: Sequence[tuple[str, Any]] = ()) -> tuple[Any, Any]:
     """rewrite: sum((x_i - y_j)^2) -> max(|x_i|^2 + |y_j|^2 - 2 x_i.y_j, 0)."""
     squared, left, right = distances(x, y)
-    return is_damped(jnp.max(left) + jnp.max(right), squared.dtype, extras), squared
+    scale = lax.add(lax.reduce_max(left, [0]), lax.reduce_max(right, [0]))
+    return is_damped(scale, squared.dtype, extras), squared
 
 
 def differences(x: Any, y: Any) -> Any:
-    return x[:, None, :] - y[None, :, :]
+    """x[:, None, :] - y[None, :, :]"""
+    return lax.sub(lax.expand_dims(x, (1,)), lax.expand_dims(y, (0,)))
+
+
+def _sum(values: Any) -> Any:
+    return lax.reduce_sum(values, [2])
 
 
 def _einsum(x: Any, y: Any) -> Any:
@@ -34,10 +41,10 @@ def _einsum(x: Any, y: Any) -> Any:
 
 
 PATTERNS = (
-    lambda x, y: jnp.sum(differences(x, y) ** 2, axis=-1),
-    lambda x, y: jnp.sum(differences(x, y) * differences(x, y), axis=-1),
-    lambda x, y: jnp.sum(jnp.abs(differences(x, y)) ** 2, axis=-1),
-    lambda x, y: jnp.square(jnp.sqrt(jnp.sum(differences(x, y) ** 2, axis=-1))),
+    lambda x, y: _sum(lax.square(differences(x, y))),
+    lambda x, y: _sum(lax.mul(differences(x, y), differences(x, y))),
+    lambda x, y: _sum(lax.square(lax.abs(differences(x, y)))),
+    lambda x, y: lax.square(lax.sqrt(_sum(lax.square(differences(x, y))))),
     _einsum,
 )
 
@@ -88,7 +95,7 @@ REPLACE_RULES.register("squared_distance")(
 
 def of_sums(x: Any, y: Any, extras: Sequence[tuple[str, Any]] = ()) -> tuple[Any, Any]:
     """rewrite: sum((x_i + y_j)^2) -> max(|x_i|^2 + |y_j|^2 + 2 x_i.y_j, 0)."""
-    return replacement(x, -y, extras)
+    return replacement(x, lax.neg(y), extras)
 
 
 REPLACE_RULES.register("squared_sum")(
@@ -96,7 +103,7 @@ REPLACE_RULES.register("squared_sum")(
         rewrite="sum((x + y)^2) -> |x|^2 + |y|^2 + 2 x.y",
         source=SOURCE,
         arguments={"x": "n d", "y": "m d"},
-        patterns=(lambda x, y: jnp.sum((x[:, None, :] + y[None, :, :]) ** 2, axis=-1),),
+        patterns=(lambda x, y: _sum(lax.square(lax.add(lax.expand_dims(x, (1,)), lax.expand_dims(y, (0,))))),),
         made_of=("add", "reduce_sum", "square"),
         replacement=of_sums,
         checked=True,
