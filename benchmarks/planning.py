@@ -6,7 +6,8 @@ Every program of the zoo at the size `fitting`, with room for a quarter of the t
 that most have to be split; from shapes alone. What is counted is the time of the search without that in which the
 candidates are lowered and compiled; and what the whole search takes beyond what jax.jit takes to lower and compile the
 program as it is (the overhead of a first call). Each program is planned in a fresh process after one small program
-(imports, registries, weights), with records of its own; then again in another one, which replays.
+(imports, registries, weights), with records of its own; then again in another one, which replays under the limit of
+the first.
 """
 
 import argparse
@@ -28,18 +29,19 @@ from exla.datasets.profiling.zoo.programs import ZOO
 SHARE = 1 / 4
 
 
-def measure(name: str, search: str, directory: str) -> dict[str, Any]:
-    """Plan one program; in a process of its own."""
+def measure(name: str, search: str, directory: str, limit_bytes: int | None = None) -> dict[str, Any]:
+    """Plan one program, in a process of its own; without a limit under one that is projected first."""
     os.environ["EXLA_RECORDS_DIR"] = str(Path(directory) / "warm")
     row_sums = exla.jit(lambda x: jnp.sum(jnp.exp(x[:, None] - x[None]), axis=1), memory_limit="200KiB", search=search)
     row_sums.plan(jax.ShapeDtypeStruct((400,), jnp.float32))
     os.environ["EXLA_RECORDS_DIR"] = directory
     program = ZOO[name]
     arguments = program.arguments(program.fitting)
-    probe = exla.jit(program.function, records="off").space(*arguments).root.peak
-    room = probe.bytes - probe.arguments_bytes - probe.outputs_bytes
-    limit = probe.arguments_bytes + probe.outputs_bytes + int(room * SHARE)
-    f = exla.jit(program.function, memory_limit=limit, search=search)
+    if limit_bytes is None:
+        probe = exla.jit(program.function, records="off").space(*arguments).root.peak
+        room = probe.bytes - probe.arguments_bytes - probe.outputs_bytes
+        limit_bytes = probe.arguments_bytes + probe.outputs_bytes + int(room * SHARE)
+    f = exla.jit(program.function, memory_limit=limit_bytes, search=search)
     try:
         plan = f.plan(*arguments)
     except exla.MemoryLimitError:
@@ -51,6 +53,7 @@ def measure(name: str, search: str, directory: str) -> dict[str, Any]:
     return {
         "status": "untouched" if plan.untouched else "rewritten",
         "source": plan.source,
+        "limit_bytes": limit_bytes,
         "search_s": plan.search_s,
         "compile_s": compiled,
         "planning_s": plan.search_s - compiled,
@@ -70,10 +73,16 @@ def main() -> int:
     found: dict[str, list[tuple[float, float]]] = {"search": [], "record": []}
     for name in arguments.names:
         with tempfile.TemporaryDirectory() as directory:
+            limit = None
             for process in ("first", "second"):
                 row = isolate.call(
-                    "benchmarks.planning:measure", name=name, search=arguments.search, directory=directory
+                    "benchmarks.planning:measure",
+                    name=name,
+                    search=arguments.search,
+                    directory=directory,
+                    limit_bytes=limit,
                 )
+                limit = row.get("limit_bytes")
                 results.append(program=name, process=process, search=arguments.search, **row)
                 if row["status"] == "refused":
                     print(f"{name:28s} {process:6s} refused")
