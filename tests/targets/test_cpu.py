@@ -10,6 +10,7 @@ import pytest
 import exla
 from benchmarks import isolate
 from exla.passes.decisions import CompileOption
+from exla.scratch import product_bytes, sort_bytes
 from exla.targets import cpu
 from exla.targets.base import TARGETS, CompiledBytes
 from exla.targets.cpu_scratch import scratch_bytes
@@ -41,6 +42,39 @@ def test_a_library_fusion_is_counted_as_all_of_its_values_twice_and_a_lone_produ
     not_alone = HLO.replace("  ROOT %dot.1", "  %e = f32[100,8]{1,0} exponential(%p.0)\n  ROOT %dot.1")
     assert scratch_bytes(not_alone, threads=1) == 2 * 4 * (2 * 100 * 8 + 50 * 8 + 100 * 50)
     assert scratch_bytes(HLO.replace("__ynn_fusion", "__other").replace(" dot(", " add("), threads=2) == 0
+
+
+IN_A_LOOP = """HloModule jit_f, is_scheduled=true
+
+%fused (p.0: f32[64,64], p.1: f32[64,64]) -> f32[64,64] {
+  %p.0 = f32[64,64]{1,0} parameter(0)
+  %p.1 = f32[64,64]{1,0} parameter(1)
+  ROOT %dot.0 = f32[64,64]{1,0} dot(%p.0, %p.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%body (s: (f32[64,64], f32[9,1000])) -> (f32[64,64], f32[9,1000]) {
+  %s = (f32[64,64]{1,0}, f32[9,1000]{1,0}) parameter(0)
+  %a = f32[64,64]{1,0} get-tuple-element(%s), index=0
+  %b = f32[9,1000]{1,0} get-tuple-element(%s), index=1
+  %f = f32[64,64]{1,0} fusion(%a, %a), kind=kLoop, calls=%fused, metadata={op_name="a dot(b) sort(c)"}
+  %c = f32[9,1000]{1,0} sort(%b), dimensions={1}, is_stable=true, to_apply=%less
+  ROOT %t = (f32[64,64]{1,0}, f32[9,1000]{1,0}) tuple(%f, %c)
+}
+
+ENTRY %main (x: (f32[64,64], f32[9,1000])) -> (f32[64,64], f32[9,1000]) {
+  %x = (f32[64,64]{1,0}, f32[9,1000]{1,0}) parameter(0)
+  ROOT %w = (f32[64,64]{1,0}, f32[9,1000]{1,0}) while(%x), condition=%less, body=%body
+}
+"""
+
+
+def test_what_a_loop_calls_is_counted_and_what_is_fused_is_not():
+    sorting = sort_bytes(length=1000, operands=1)
+    assert sorting > 0 and scratch_bytes(IN_A_LOOP, threads=1) == sorting
+    assert scratch_bytes(IN_A_LOOP.replace(" sort(%b)", " negate(%b)"), threads=1) == 0
+    called = IN_A_LOOP.replace("fusion(%a, %a), kind=kLoop, calls=%fused", "dot(%a, %a), lhs_contracting_dims={1}")
+    product = product_bytes(batch=1, rows=64, columns=64, depth=64, item_bytes=4, threads=1)
+    assert scratch_bytes(called, threads=1) == max(product, sorting)
 
 
 def distances(x, y, v):
