@@ -17,6 +17,7 @@ candidates; what is believed is the compiler's figure. Values inside a chunk loo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.beside import beside_bytes, library_bytes
+from exla.ir.code import amounts
 from exla.ir.fusing import Fused, fused
 from exla.ir.ordering import order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
@@ -71,8 +73,9 @@ class Peak:
       arguments_bytes: constants and arguments, live throughout.
       outputs_bytes: the outputs.
       bytes: arguments plus the largest sum of live values.
-      temporary_bytes: the same without the arguments.
+      temporary_bytes: the same without the arguments and the code.
       library_bytes: the part of `bytes` that libraries allocate, of which the compiler's buffers know nothing.
+      code_bytes: the part that the program itself takes, where that is counted.
       held: the values that are live at the peak, largest first.
       at: the equation at which it is.
     """
@@ -83,10 +86,11 @@ class Peak:
     held: tuple[Held, ...]
     at: int = 0
     library_bytes: int = 0
+    code_bytes: int = 0
 
     @property
     def temporary_bytes(self) -> int:
-        return self.bytes - self.arguments_bytes
+        return self.bytes - self.arguments_bytes - self.code_bytes
 
 
 def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
@@ -101,7 +105,36 @@ def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
     """
     inside = _inside(program, storing, is_whole=True)
     arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v), at=inside.at) for v in program.invars]
-    return replace(inside, held=tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes)))
+    code = 0 if storing.code is None else storing.code.bytes(code_amounts(program, storing))
+    held = tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes))
+    return replace(inside, bytes=inside.bytes + code, code_bytes=code, held=held)
+
+
+def code_amounts(program: Program, storing: Storing) -> Mapping[str, float]:
+    """How much code of each kind (`exla.ir.code.KINDS`) a program has: one program, with all that is in it."""
+    return Counter(program=1) + _inside_code(program, storing)
+
+
+def _inside_code(program: Program, storing: Storing) -> Counter[str]:
+    """The same of a body; kept, as its peak is."""
+    key = ("code", storing)
+    if key not in program.known:
+        found = amounts(program, fused(program, storing))
+        for eqn in program.eqns:
+            for body in _bodies(eqn):
+                found.update(_inside_code(body, storing))
+        program.known[key] = found
+    return program.known[key]
+
+
+def _bodies(eqn: Any) -> list[Program]:
+    """The programs that an equation runs."""
+    if eqn.primitive.name == "exla_split":
+        return [eqn.params["loop"].body]
+    if eqn.primitive.name in SIMPLE:
+        return []
+    jaxprs = [body.jaxpr for body in _compat.bodies(eqn)] or _compat.inner_jaxprs(eqn)
+    return [Program(jaxpr=_open(j)) for j in jaxprs]
 
 
 def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_whole: bool = False) -> Peak:
@@ -275,8 +308,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
-    jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
-    peaks = [_inside(Program(jaxpr=_open(j)), storing) for j in jaxprs]
+    peaks = [_inside(body, storing) for body in _bodies(eqn)]
     if not peaks:
         return None
     which, largest = max(enumerate(peaks), key=lambda pair: pair[1].temporary_bytes)
