@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from exla import _compat
 from exla.ir.primitives import CUMULATIVE, ELEMENTWISE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import axes_of, is_vectors
 from exla.ir.program import Program

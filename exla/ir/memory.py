@@ -27,7 +27,7 @@ from exla._compat import Literal
 from exla.ir.beside import beside_bytes, library_bytes
 from exla.ir.code import amounts
 from exla.ir.fusing import Fused, fused
-from exla.ir.ordering import order_of
+from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
 from exla.ir.program import Program, body_program, value_bytes, variables
 from exla.ir.split_products import padded_depth
@@ -218,6 +218,8 @@ def _last_readers(program: Program, fusions: Fused, order: Sequence[int], storin
     made: dict[Any, int] = {}
     for when, i in enumerate(order):
         eqn, read = program.eqns[i], fusions.reads[i]
+        if storing.joins and not is_computed(eqn, fusions):
+            continue  # what computes it in its place reads for it
         made.update((v, when) for v in eqn.outvars)
         if storing.recomputes and eqn.primitive.name in REDUCERS:  # run as soon as what they read is there
             at = max((made.get(root, 0) for root in read), default=0)
