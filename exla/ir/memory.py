@@ -24,7 +24,7 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.beside import beside_bytes, library_bytes
+from exla.ir.beside import beside_bytes, is_normalised, library_bytes
 from exla.ir.code import amounts
 from exla.ir.fusing import Fused, fused
 from exla.ir.ordering import is_computed, order_of
@@ -143,7 +143,8 @@ def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_wh
     Args:
       program: the program.
       storing: as of `project`.
-      spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries.
+      spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries; or outputs that
+        take their place.
       is_whole: whether this is no body of another program.
     """
     key = ("peak", storing, is_whole, *spare)
@@ -174,11 +175,13 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
         dying = [v for v in ends[when] if v in live]
         inner = _inner_peak(eqn, i, storing)
         made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if v in fusions.stored}
+        if storing.recomputes:
+            made.update((v, 0) for v in made if v in spare)
         if storing.fused and eqn.primitive.name in IN_PLACE:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == when])
         if storing.chip_bytes:
             freed = _reused(program, eqn, made, on_chip, [v for v in dying if v in on_chip], storing)
-            _keep_on_chip(made, on_chip, outputs, storing.chip_bytes + freed)
+            _keep_on_chip(made, on_chip, outputs, is_whole, storing.chip_bytes + freed)
         reused = _reused(program, eqn, made, live, dying, storing) if storing.fused else 0
         live.update(made)
         for v in made:
@@ -253,10 +256,14 @@ def _unused(
     return unused
 
 
-def _keep_on_chip(made: dict[Any, int], on_chip: dict[Any, int], outputs: set[Any], chip_bytes: int) -> None:
-    """Let results live on the chip as far as there is room, whoever comes first."""
+def _keep_on_chip(
+    made: dict[Any, int], on_chip: dict[Any, int], outputs: set[Any], is_whole: bool, chip_bytes: int
+) -> None:
+    """Let values live on the chip as far as there is room, whoever comes first; what a loop carries is there twice."""
     for var, size in made.items():
-        if var not in outputs and sum(on_chip.values()) + size <= chip_bytes:
+        if is_whole and var in outputs:
+            continue
+        if sum(on_chip.values()) + (2 if var in outputs else 1) * size <= chip_bytes:
             on_chip[var], made[var] = size, 0
 
 
@@ -269,6 +276,8 @@ def _reused(
     if not storing.recomputes and not storing.copies:
         return min(sum(live[v] for v in dying), sum(made.values()))
     if eqn.primitive.name not in ELEMENTWISE or any(_is_cut(program, v, storing) for v in made):
+        return 0
+    if storing.cutting is not None and any(is_normalised(program, program.producers[v]) for v in made):
         return 0
     return sum(b for v, b in made.items() if any(live[d] >= b and d.aval.shape == v.aval.shape for d in dying))
 
@@ -310,7 +319,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
-    peaks = [_inside(body, storing) for body in _bodies(eqn)]
+    peaks = [_inside(body, storing, _renewed(eqn, body) if storing.recomputes else ()) for body in _bodies(eqn)]
     if not peaks:
         return None
     which, largest = max(enumerate(peaks), key=lambda pair: pair[1].temporary_bytes)
@@ -334,6 +343,23 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         called = min(largest.library_bytes, inside)
         return replace(largest, bytes=inside, arguments_bytes=0, held=(), library_bytes=called)
     return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=held)
+
+
+def _renewed(eqn: Any, body: Program) -> tuple[Any, ...]:
+    """What a turn of a user's loop makes of its state, element by element, so that it takes the place of that."""
+    constants = len(_compat.constants_of_bodies(eqn)) if eqn.primitive.name == "scan" else 0
+    if eqn.primitive.name == "while":
+        constants = eqn.params["body_nconsts"]
+    elif eqn.primitive.name != "scan":
+        return ()
+    renewed = []
+    for var, old in zip(body.outvars, body.invars[constants:], strict=False):
+        position = None if isinstance(var, Literal) else body.producers.get(var)
+        if position is None or var.aval != old.aval or body.eqns[position].primitive.name not in ELEMENTWISE:
+            continue
+        if all(body.eqns[i].primitive.name in ELEMENTWISE for i, _ in body.consumers.get(old, ())):
+            renewed.append(var)
+    return tuple(renewed)
 
 
 def piece_of(eqn: Any) -> tuple[int, int] | None:
