@@ -165,10 +165,10 @@ def _paddings(program: Program, var: Any, axes: tuple[int, ...], storing: Storin
 
 def _is_written_longer(program: Program, position: int) -> bool:
     """Whether a value is padded as it is computed, so that no copy of it is made for that."""
-    return program.eqns[position].primitive.name in FUSIBLE and not _is_normalised(program, position)
+    return program.eqns[position].primitive.name in FUSIBLE and not is_normalised(program, position)
 
 
-def _is_normalised(program: Program, position: int) -> bool:
+def is_normalised(program: Program, position: int) -> bool:
     """Whether an equation relates values to a reduction of their rows: XLA:GPU has a kernel for it, which pads nothing.
 
     Source: `SoftmaxRewriterTriton` in XLA.

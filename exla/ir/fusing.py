@@ -173,7 +173,8 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         made = [v for v in eqn.outvars if v in places or v in outputs]
         found = places.get(made[0], NOWHERE) if len(made) == 1 else _united([places[v] for v in made if v in places])
         can_take = _takes(program, eqn, storing)
-        is_view = name in VIEWS or (copies and name == "transpose" and _is_folded(program, made, outputs))
+        can_fold = copies or storing.gathers
+        is_view = name in VIEWS or (can_fold and name == "transpose" and _is_folded(program, made, outputs, storing))
         is_reused = copies and any(v in reused for v in made)
         is_virtual = is_copied = False
         if (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
@@ -266,7 +267,7 @@ def _takes(program: Program, eqn: Any, storing: Storing) -> bool:
         if storing.joins:
             return not _is_complex(eqn)
         return is_sum(eqn)
-    return storing.gathers and name in SCATTERS
+    return storing.gathers and (name in SCATTERS or name == "gather")
 
 
 def _is_expensive(eqn: Any) -> bool:
@@ -305,13 +306,13 @@ def _is_broadcast(eqn: Any, var: Any) -> bool:
     return any(out.aval.shape != shape and math.prod(out.aval.shape) > math.prod(shape) for out in eqn.outvars)
 
 
-def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any]) -> bool:
-    """Whether XLA:CPU multiplies what is transposed as it lies: all readers are products of matrices, or fuse it."""
+def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any], storing: Storing) -> bool:
+    """Whether XLA multiplies what is transposed as it lies: all readers are products (on CPUs of matrices), or fuse it."""
     users = [program.eqns[i] for v in made for i, _ in program.consumers.get(v, ())]
     dots = [u for u in users if u.primitive.name == "dot_general"]
     if not dots or not outputs.isdisjoint(made) or any(u.primitive.name not in FUSED for u in users if u not in dots):
         return False
-    return not any(is_vectors(dot) for dot in dots)
+    return storing.gathers or not any(is_vectors(dot) for dot in dots)
 
 
 def _is_joined(program: Program, eqn: Any, home: int) -> bool:

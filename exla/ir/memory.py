@@ -17,15 +17,17 @@ candidates; what is believed is the compiler's figure. Values inside a chunk loo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.beside import beside_bytes, library_bytes
+from exla.ir.beside import beside_bytes, is_normalised, library_bytes
+from exla.ir.code import amounts
 from exla.ir.fusing import Fused, fused
-from exla.ir.ordering import order_of
+from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
 from exla.ir.program import Program, body_program, value_bytes, variables
 from exla.ir.split_products import padded_depth
@@ -71,8 +73,9 @@ class Peak:
       arguments_bytes: constants and arguments, live throughout.
       outputs_bytes: the outputs.
       bytes: arguments plus the largest sum of live values.
-      temporary_bytes: the same without the arguments.
+      temporary_bytes: the same without the arguments and the code.
       library_bytes: the part of `bytes` that libraries allocate, of which the compiler's buffers know nothing.
+      code_bytes: the part that the program itself takes, where that is counted.
       held: the values that are live at the peak, largest first.
       at: the equation at which it is.
     """
@@ -83,10 +86,11 @@ class Peak:
     held: tuple[Held, ...]
     at: int = 0
     library_bytes: int = 0
+    code_bytes: int = 0
 
     @property
     def temporary_bytes(self) -> int:
-        return self.bytes - self.arguments_bytes
+        return self.bytes - self.arguments_bytes - self.code_bytes
 
 
 def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
@@ -101,7 +105,36 @@ def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
     """
     inside = _inside(program, storing, is_whole=True)
     arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v), at=inside.at) for v in program.invars]
-    return replace(inside, held=tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes)))
+    code = 0 if storing.code is None else storing.code.bytes(code_amounts(program, storing))
+    held = tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes))
+    return replace(inside, bytes=inside.bytes + code, code_bytes=code, held=held)
+
+
+def code_amounts(program: Program, storing: Storing) -> Mapping[str, float]:
+    """How much code of each kind (`exla.ir.code.KINDS`) a program has: one program, with all that is in it."""
+    return Counter(program=1) + _inside_code(program, storing)
+
+
+def _inside_code(program: Program, storing: Storing) -> Counter[str]:
+    """The same of a body; kept, as its peak is."""
+    key = ("code", storing)
+    if key not in program.known:
+        found = amounts(program, fused(program, storing))
+        for eqn in program.eqns:
+            for body in _bodies(eqn):
+                found.update(_inside_code(body, storing))
+        program.known[key] = found
+    return program.known[key]
+
+
+def _bodies(eqn: Any) -> list[Program]:
+    """The programs that an equation runs."""
+    if eqn.primitive.name == "exla_split":
+        return [eqn.params["loop"].body]
+    if eqn.primitive.name in SIMPLE:
+        return []
+    jaxprs = [body.jaxpr for body in _compat.bodies(eqn)] or _compat.inner_jaxprs(eqn)
+    return [Program(jaxpr=_open(j)) for j in jaxprs]
 
 
 def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_whole: bool = False) -> Peak:
@@ -110,7 +143,8 @@ def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_wh
     Args:
       program: the program.
       storing: as of `project`.
-      spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries.
+      spare: inputs that may be overwritten, counted by the caller: the state that a chunk loop carries; or outputs that
+        take their place.
       is_whole: whether this is no body of another program.
     """
     key = ("peak", storing, is_whole, *spare)
@@ -141,11 +175,13 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
         dying = [v for v in ends[when] if v in live]
         inner = _inner_peak(eqn, i, storing)
         made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if v in fusions.stored}
+        if storing.recomputes:
+            made.update((v, 0) for v in made if v in spare)
         if storing.fused and eqn.primitive.name in IN_PLACE:
             _overwrite(eqn, made, [v for v in spare if last.get(v) == when])
         if storing.chip_bytes:
             freed = _reused(program, eqn, made, on_chip, [v for v in dying if v in on_chip], storing)
-            _keep_on_chip(made, on_chip, outputs, storing.chip_bytes + freed)
+            _keep_on_chip(made, on_chip, outputs, is_whole, storing.chip_bytes + freed)
         reused = _reused(program, eqn, made, live, dying, storing) if storing.fused else 0
         live.update(made)
         for v in made:
@@ -185,6 +221,8 @@ def _last_readers(program: Program, fusions: Fused, order: Sequence[int], storin
     made: dict[Any, int] = {}
     for when, i in enumerate(order):
         eqn, read = program.eqns[i], fusions.reads[i]
+        if storing.joins and not is_computed(eqn, fusions):
+            continue  # what computes it in its place reads for it
         made.update((v, when) for v in eqn.outvars)
         if storing.recomputes and eqn.primitive.name in REDUCERS:  # run as soon as what they read is there
             at = max((made.get(root, 0) for root in read), default=0)
@@ -218,10 +256,14 @@ def _unused(
     return unused
 
 
-def _keep_on_chip(made: dict[Any, int], on_chip: dict[Any, int], outputs: set[Any], chip_bytes: int) -> None:
-    """Let results live on the chip as far as there is room, whoever comes first."""
+def _keep_on_chip(
+    made: dict[Any, int], on_chip: dict[Any, int], outputs: set[Any], is_whole: bool, chip_bytes: int
+) -> None:
+    """Let values live on the chip as far as there is room, whoever comes first; what a loop carries is there twice."""
     for var, size in made.items():
-        if var not in outputs and sum(on_chip.values()) + size <= chip_bytes:
+        if is_whole and var in outputs:
+            continue
+        if sum(on_chip.values()) + (2 if var in outputs else 1) * size <= chip_bytes:
             on_chip[var], made[var] = size, 0
 
 
@@ -234,6 +276,8 @@ def _reused(
     if not storing.recomputes and not storing.copies:
         return min(sum(live[v] for v in dying), sum(made.values()))
     if eqn.primitive.name not in ELEMENTWISE or any(_is_cut(program, v, storing) for v in made):
+        return 0
+    if storing.cutting is not None and any(is_normalised(program, program.producers[v]) for v in made):
         return 0
     return sum(b for v, b in made.items() if any(live[d] >= b and d.aval.shape == v.aval.shape for d in dying))
 
@@ -275,8 +319,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
-    jaxprs = [body.jaxpr for body in bodies] or _compat.inner_jaxprs(eqn)
-    peaks = [_inside(Program(jaxpr=_open(j)), storing) for j in jaxprs]
+    peaks = [_inside(body, storing, _renewed(eqn, body) if storing.recomputes else ()) for body in _bodies(eqn)]
     if not peaks:
         return None
     which, largest = max(enumerate(peaks), key=lambda pair: pair[1].temporary_bytes)
@@ -300,6 +343,23 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         called = min(largest.library_bytes, inside)
         return replace(largest, bytes=inside, arguments_bytes=0, held=(), library_bytes=called)
     return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=held)
+
+
+def _renewed(eqn: Any, body: Program) -> tuple[Any, ...]:
+    """What a turn of a user's loop makes of its state, element by element, so that it takes the place of that."""
+    constants = len(_compat.constants_of_bodies(eqn)) if eqn.primitive.name == "scan" else 0
+    if eqn.primitive.name == "while":
+        constants = eqn.params["body_nconsts"]
+    elif eqn.primitive.name != "scan":
+        return ()
+    renewed = []
+    for var, old in zip(body.outvars, body.invars[constants:], strict=False):
+        position = None if isinstance(var, Literal) else body.producers.get(var)
+        if position is None or var.aval != old.aval or body.eqns[position].primitive.name not in ELEMENTWISE:
+            continue
+        if all(body.eqns[i].primitive.name in ELEMENTWISE for i, _ in body.consumers.get(old, ())):
+            renewed.append(var)
+    return tuple(renewed)
 
 
 def piece_of(eqn: Any) -> tuple[int, int] | None:

@@ -30,7 +30,7 @@ def order_of(program: Program, fusions: Fused, storing: Storing) -> Sequence[int
     eqns, producers = program.eqns, program.producers
     if not storing.breadth_first:
         return range(len(eqns))
-    computed = [i for i, eqn in enumerate(eqns) if _is_computed(eqn, fusions)]
+    computed = [i for i, eqn in enumerate(eqns) if is_computed(eqn, fusions)]
     pending = dict.fromkeys(computed, 0)
     readers: dict[int, list[int]] = {i: [] for i in computed}
     for i in computed:
@@ -55,7 +55,7 @@ def order_of(program: Program, fusions: Fused, storing: Storing) -> Sequence[int
     return order
 
 
-def _is_computed(eqn: Any, fusions: Fused) -> bool:
+def is_computed(eqn: Any, fusions: Fused) -> bool:
     """Whether something is stored for an equation, be it inside a program of its own."""
     return eqn.primitive.name not in PASSING or any(v in fusions.stored for v in eqn.outvars)
 

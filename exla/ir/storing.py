@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from exla import _compat
+from exla.ir.code import CodeCosts
 from exla.ir.primitives import ELEMENTWISE, SCATTERS, VIEWS, named
 from exla.ir.products import is_exact, is_vectors
 from exla.ir.program import Program, value_bytes
@@ -48,6 +49,7 @@ class Storing:
       narrow: whether what only products read is stored as bfloat16, in which they are computed.
       tiled: whether values are padded to tiles (`exla.ir.tiles`).
       chip_bytes: memory on the chip in which values may live, which is not counted; 0 where there is none.
+      code: the size of the program itself; None where it is not counted.
       cutting: how products with long contractions are cut; None where they are not.
     """
 
@@ -64,6 +66,7 @@ class Storing:
     narrow: bool = False
     tiled: bool = False
     chip_bytes: int = 0
+    code: CodeCosts | None = None
     cutting: Cutting | None = None
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from exla import _compat
 from exla._compat import is_on_host
 from exla.ir.blocks import block_of
+from exla.ir.code import TPU
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
@@ -99,7 +100,14 @@ def storing_of(machine: Machine, fused: bool = True, searching: bool = False) ->
     if machine.on_chip_bytes:
         chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused and not searching else 0
         return Storing(
-            fused=fused, window=None, recomputes=True, joins=True, narrow=True, tiled=True, chip_bytes=chip_bytes
+            fused=fused,
+            window=None,
+            recomputes=True,
+            joins=True,
+            narrow=True,
+            tiled=True,
+            chip_bytes=chip_bytes,
+            code=TPU if machine.counts_code else None,
         )
     return Storing(
         fused=fused,

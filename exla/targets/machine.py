@@ -74,6 +74,7 @@ class Machine:
       blocks: whether exla writes long reductions in blocks (`exla.ir.blocks`).
       on_chip_bytes: memory on the chip of a TPU, in which its compiler keeps whole values; 0 elsewhere.
       instruction_bytes: what it sets aside of that for what instructions work on.
+      counts_code: whether the compiler counts the program's own code, which lies in the device's memory; TPUs' does.
       multiprocessors: of a GPU; 0 elsewhere.
       capability: compute capability of a GPU; 0 elsewhere.
       keeps_branches: whether the compiler leaves in a conditional's branches what is there, and nothing else. Those of
@@ -114,6 +115,7 @@ class Machine:
     roomy_bytes: int | None = None
     on_chip_bytes: int = 0
     instruction_bytes: int = 0
+    counts_code: bool = False
     multiprocessors: int = 0
     capability: float = 0.0
 
@@ -165,6 +167,7 @@ class Machine:
             roomy_bytes=None if facts.instruction_bytes is None else facts.instruction_bytes // 2,
             on_chip_bytes=facts.cache_bytes if facts.name.startswith("tpu:") else 0,
             instruction_bytes=facts.instruction_bytes or 0,
+            counts_code=facts.name.startswith("tpu:"),
             multiprocessors=int(facts.compiler.get("multiprocessors", 0)),
             capability=float(facts.compiler.get("compute_capability", 0)),
         )
