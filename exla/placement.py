@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -196,7 +196,7 @@ def whole(call: Call, target: Target, options: Options, place: Placement) -> Cho
         untouched=True,
         decisions=(),
         program=call.program,
-        project=cache(lambda: projected(call.program, machine)),
+        project=cache(partial(projected, call.program, machine)),
         compiled_bytes=counted,
         limit_bytes=limit,
         machine=machine,

@@ -307,7 +307,7 @@ def _is_broadcast(eqn: Any, var: Any) -> bool:
 
 
 def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any], storing: Storing) -> bool:
-    """Whether XLA multiplies what is transposed as it lies: all readers are products (on CPUs of matrices), or fuse it."""
+    """Whether XLA multiplies what is transposed as it lies: readers fuse it or are products, on CPUs of matrices."""
     users = [program.eqns[i] for v in made for i, _ in program.consumers.get(v, ())]
     dots = [u for u in users if u.primitive.name == "dot_general"]
     if not dots or not outputs.isdisjoint(made) or any(u.primitive.name not in FUSED for u in users if u not in dots):

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import jax
@@ -202,7 +202,8 @@ class Attempt:
         )
         if barred:
             return None
-        project = cache(lambda: self.floor if untouched else self.projected(program))
+        # Of these two alone: who holds a choice, holds no call.
+        project = cache(partial(_projected, program, self.target.machine() if untouched else self.machine))
         obeys = counted.total <= self.limit_bytes
         known, measured = None, None
         if obeys and self.options.verify == "run":
