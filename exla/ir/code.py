@@ -15,8 +15,7 @@ fusion are unrolled together.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -131,14 +130,23 @@ TPU = CodeCosts(
 KINDS = tuple(field.name for field in fields(CodeCosts))
 
 
-def amounts(program: Program, plan: Fused) -> Counter[str]:
+def added(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Amounts of each kind, added up."""
+    total = dict[str, float]()
+    for amounts in several:
+        for kind, amount in amounts.items():
+            total[kind] = total.get(kind, 0.0) + amount
+    return total
+
+
+def own_amounts(program: Program, plan: Fused) -> dict[str, float]:
     """How much of each kind (`CodeCosts`) a program has of its own, without the programs in it.
 
     Args:
       program: the program.
       plan: what its fusions store and read.
     """
-    found = Counter[str]()
+    found = dict.fromkeys(KINDS, 0.0)
     spread = set[Any]()  # values computed from what is broadcast, in the same fusion
     for position, eqn in enumerate(program.eqns):
         if any(v in plan.stored for v in eqn.outvars):

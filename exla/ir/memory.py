@@ -17,7 +17,6 @@ candidates; what is believed is the compiler's figure. Values inside a chunk loo
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.beside import beside_bytes, is_normalised, library_bytes
-from exla.ir.code import amounts
+from exla.ir.code import added, own_amounts
 from exla.ir.fusing import Fused, fused
 from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
@@ -112,18 +111,15 @@ def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
 
 def code_amounts(program: Program, storing: Storing) -> Mapping[str, float]:
     """How much code of each kind (`exla.ir.code.KINDS`) a program has: one program, with all that is in it."""
-    return Counter(program=1) + _inside_code(program, storing)
+    return added([{"program": 1}, _inside_code(program, storing)])
 
 
-def _inside_code(program: Program, storing: Storing) -> Counter[str]:
+def _inside_code(program: Program, storing: Storing) -> Mapping[str, float]:
     """The same of a body; kept, as its peak is."""
     key = ("code", storing)
     if key not in program.known:
-        found = amounts(program, fused(program, storing))
-        for eqn in program.eqns:
-            for body in _bodies(eqn):
-                found.update(_inside_code(body, storing))
-        program.known[key] = found
+        inner = (_inside_code(body, storing) for eqn in program.eqns for body in _bodies(eqn))
+        program.known[key] = added([own_amounts(program, fused(program, storing)), *inner])
     return program.known[key]
 
 
