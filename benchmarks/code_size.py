@@ -154,14 +154,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         ")",
         sep="\n",
     )
-    for title, found in (
-        ("of programs left out", foretold),
-        ("of all", amounts @ costs),
-        ("as they start", amounts @ start * AIM),
-    ):
-        errors = np.abs(np.log(found / code / AIM))
-        median, most = np.exp(np.quantile(errors, (0.5, 0.9)))
-        print(f"errors {title}: a factor of {median:.2f} (median), {most:.2f} (of nine in ten)")
+    all_found = {"of programs left out": foretold, "of all": amounts @ costs, "at the start": AIM * amounts @ start}
+    for title, found in all_found.items():
+        errors = np.exp(np.abs(np.log(found / code / AIM)))
+        print(f"errors {title}: {np.median(errors):.2f} times (median), {np.quantile(errors, 0.9):.2f} (nine in ten)")
     return 0
 
 

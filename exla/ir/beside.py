@@ -8,6 +8,7 @@ TPUs compute a product in more than default precision as a sum of several.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 from exla import _compat
@@ -27,6 +28,8 @@ TURNING = VIEWS | {"transpose"}
 SPREADING = VIEWS | {"broadcast_in_dim"}
 ROUNDS = 4
 """Values of their size that XLA:CPU stores to draw random bits: two, in a loop that copies both."""
+MOST_OF_ROW, MOST_OF_COLUMN = 1024 * 16, 32 * 128
+"""Indices that one block of threads of a GPU reduces, where they lie side by side and where they do not."""
 SUMMED = 16
 """Indices that XLA:CPU sums cumulatively at once (its ReduceWindowRewriter's window)."""
 
@@ -36,6 +39,8 @@ def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Stor
     name = eqn.primitive.name
     if storing.threads:
         return _in_passes(program, eqn, storing)
+    if name in REDUCERS and storing.cutting is not None:
+        return _in_two_passes(eqn)
     if name != "dot_general":
         return 0
     if storing.joins:
@@ -92,6 +97,30 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
         return first
     windows = math.prod(-(-n // window) if axis in axes else n for axis, n in enumerate(shape))
     return first + windows * item
+
+
+def _in_two_passes(eqn: Any) -> int:
+    """What XLA:GPU stores between the two passes in which it reduces more indices than one block of threads does.
+
+    Source: `TreeReductionRewriter` and `ReductionDimensionRaceFreeBound` in XLA.
+    """
+    shape, axes = eqn.invars[0].aval.shape, sorted(eqn.params.get("axes", ()))
+    reduced = math.prod(shape[axis] for axis in axes)
+    most = MOST_OF_ROW if len(shape) - 1 in axes else MOST_OF_COLUMN
+    if reduced <= most or axes != list(range(axes[0], axes[-1] + 1)):
+        return 0
+    item = sum(_compat.item_bytes(v.aval.dtype) for v in eqn.invars if v.aval.shape)
+    return _partial_results(reduced, most) * item * math.prod(shape) // max(reduced, 1)
+
+
+@lru_cache
+def _partial_results(count: int, most: int) -> int:
+    """Into how many results so many indices are reduced first: about their root, by what pads them least."""
+    root = math.isqrt(count)
+    largest = min(root, most)
+    padded = {size: -count % size for size in range(largest // 2 + 1, largest + 1)}
+    best = min(padded, key=lambda size: (padded[size], size.bit_count() > 1, -size))
+    return best if root <= most else -(-count // best)
 
 
 def _copied_bytes(eqn: Any) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 VECTOR = 1024
 """Numbers in a register of a TPU's vector unit: 8 x 128."""
 UNROLLED = 1024
-"""Registers from which on a value costs what it costs: a square root of that many rows and columns."""
+"""Registers from which on a value costs no more; a square matrix of 1,024 rows has so many."""
 SPREAD = 8
 """What is broadcast to so many times its size is read in a loop of its own, which is unrolled too."""
 LEAST_SPREAD = 256

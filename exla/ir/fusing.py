@@ -10,6 +10,7 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
   or put together of several (`STORED_ONCE`). What is broadcast to more places is stored before.
 * XLA:GPU does the same with gathers, and with reductions that are too short for a kernel of their own.
 * TPUs compute a matrix product inside the one fusion that reads it, be it another product.
+* On both, reductions of one shape that do not wait for each other are one fusion (`exla.ir.siblings`).
 
 `fused` says which values are stored, and which of them every equation reads.
 """
@@ -17,7 +18,7 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from exla.ir.blocks import block_of
 from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
 from exla.ir.products import is_exact, is_outer, is_vectors
 from exla.ir.program import Program, variables
+from exla.ir.siblings import are_siblings
 from exla.ir.storing import Storing
 
 WARP = 32
@@ -179,7 +181,8 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         is_virtual = is_copied = False
         if (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
             times = _times(found, count)
-            home = MANY if len(times) > 1 else next(iter(times), position)
+            is_one = len(times) <= 1 or (not copies and name not in JOINED and _are_one(program, times, storing))
+            home = next(iter(times), position) if is_one else MANY
             most = 1 if copies and name in JOINED else MOST_TIMES
             if max(times.values(), default=0) <= most and _is_repeatable(program, eqn, home, is_reused, storing):
                 is_virtual = not any(v in barred for v in made)
@@ -238,6 +241,14 @@ def _moved(places: Places, position: int, count: int) -> Places:
         ((place, n),) = places.items()
         return {place - place % count + position: n}
     return {home * count + position: n for home, n in _times(places, count).items()}
+
+
+def _are_one(program: Program, positions: Iterable[int], storing: Storing) -> bool:
+    """Whether what is computed at some positions is one fusion; on GPUs whole sums and short ones are none."""
+    homes = [program.eqns[position] for position in positions]
+    if storing.gathers and not all(e.primitive.name in REDUCERS and e.outvars[0].aval.shape for e in homes):
+        return False
+    return not (storing.gathers and any(map(_is_short, homes))) and are_siblings(program, positions)
 
 
 def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, storing: Storing) -> bool:
@@ -307,7 +318,7 @@ def _is_broadcast(eqn: Any, var: Any) -> bool:
 
 
 def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any], storing: Storing) -> bool:
-    """Whether XLA multiplies what is transposed as it lies: readers fuse it or are products, on CPUs of matrices."""
+    """Whether XLA multiplies what is transposed as it lies: all readers are products, or fuse it."""
     users = [program.eqns[i] for v in made for i, _ in program.consumers.get(v, ())]
     dots = [u for u in users if u.primitive.name == "dot_general"]
     if not dots or not outputs.isdisjoint(made) or any(u.primitive.name not in FUSED for u in users if u not in dots):

@@ -10,8 +10,9 @@ Both know the habits of a compiler where they are told (`Storing`): those of XLA
 values these leave to be stored is for `exla.ir.fusing`, as how many bytes for `exla.ir.storing`.
 
 `projected_bytes` is arguments plus the fused peak, in the order of `exla.ir.ordering`, plus the most that a library
-allocates (`exla.ir.beside`). Results have memory throughout, in which others fit before they are computed. It ranks
-candidates; what is believed is the compiler's figure. Values inside a chunk loop are those of its body, once.
+allocates (`exla.ir.beside`), plus the code where that is counted (`exla.ir.code`). Results have memory throughout, in
+which others fit before they are computed. It ranks candidates; what is believed is the compiler's figure. Values inside
+a chunk loop are those of its body, once.
 """
 
 from __future__ import annotations
