@@ -17,14 +17,18 @@ needs_table = pytest.mark.skipif(
 )
 
 INSIDE = {
-    ("tpu:v5e", 64.0): (0.63, 0.82),
-    ("tpu:v5e", 512.0): (0.67, 0.69),
-    ("gpu:h200", 64.0): (0.80, 0.82),
-    ("gpu:h200", 512.0): (0.84, 0.87),
+    ("tpu:v5e", 64.0): (0.62, 0.82),
+    ("tpu:v5e", 512.0): (0.67, 0.71),
+    ("gpu:h200", 64.0): (0.82, 0.83),
+    ("gpu:h200", 512.0): (0.89, 0.90),
     ("cpu", 64.0): (0.95, 0.95),
     ("cpu", 512.0): (0.96, 0.96),
 }
-"""The least share of the programs that are projected within the bounds, and of those that are but for 4 MiB."""
+"""The least share of the programs that are projected within the bounds, and of those that are but for 4 MiB.
+
+What fits on a TPU's chip takes its arguments and its code alone, which is foretold within a factor of 1.4 for half of
+the programs.
+"""
 
 BELOW = {
     "tpu:v5e": {
@@ -39,11 +43,12 @@ BELOW = {
         "moving_average neural_operator power_iteration sliced_wasserstein",
     },
     "gpu:h200": {
-        "cumulative reductions take the square of their length": "cox_partial_likelihood ranknet",
-        "scratch of the first of two passes of a reduction": "chamfer",
-        "a fusion with several results stores what a reduction reads": "chamfer_gradient non_local_means",
-        "the operand of a cut or transposed product is stored twice": "neural_operator sgpr_gradient",
-        "not understood": "lennard_jones_forces phased_power sliced_wasserstein",
+        "half of the first pass of a reduction, which is cut elsewhere": "cox_partial_likelihood ranknet",
+        "a fusion with several results stores what a reduction reads": "chamfer chamfer_gradient "
+        "lennard_jones_forces non_local_means",
+        "the operand of a transposed or cut product is stored twice": "neural_operator sgpr_gradient",
+        "scratch of the library that multiplies complex matrices": "phased_power",
+        "not understood": "sliced_wasserstein",
     },
     "cpu": {
         "what is joined along the last axis is stored, and what is sliced for that": "heat_equation",
