@@ -49,7 +49,7 @@ SHARE = 0.1
 LEAST, MOST = 0.9, 1.5
 """What is wanted of projected / compiled."""
 SMALL_BYTES = 4 << 20
-"""A difference up to this is none to `side_of`: mostly code, which a TPU's figure includes and nobody projects."""
+"""A difference up to this is none to `side_of`: mostly code, which a TPU's figure includes and is guessed roughly."""
 SHOWN = 4
 TIMEOUT_S = 60
 """For one program: TPUs' compiler takes minutes for a large Cholesky factor."""

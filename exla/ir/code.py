@@ -15,7 +15,7 @@ fusion are unrolled together.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 VECTOR = 1024
 """Numbers in a register of a TPU's vector unit: 8 x 128."""
 UNROLLED = 1024
-"""Registers from which on a value costs what it costs: a square root of that many rows and columns."""
+"""Registers from which on a value costs no more; a square matrix of 1,024 rows has so many."""
 SPREAD = 8
 """What is broadcast to so many times its size is read in a loop of its own, which is unrolled too."""
 LEAST_SPREAD = 256
@@ -131,14 +131,14 @@ TPU = CodeCosts(
 KINDS = tuple(field.name for field in fields(CodeCosts))
 
 
-def amounts(program: Program, plan: Fused) -> Counter[str]:
+def amounts(program: Program, plan: Fused) -> dict[str, float]:
     """How much of each kind (`CodeCosts`) a program has of its own, without the programs in it.
 
     Args:
       program: the program.
       plan: what its fusions store and read.
     """
-    found = Counter[str]()
+    found = defaultdict[str, float](float)
     spread = set[Any]()  # values computed from what is broadcast, in the same fusion
     for position, eqn in enumerate(program.eqns):
         if any(v in plan.stored for v in eqn.outvars):

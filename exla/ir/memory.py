@@ -10,14 +10,14 @@ Both know the habits of a compiler where they are told (`Storing`): those of XLA
 values these leave to be stored is for `exla.ir.fusing`, as how many bytes for `exla.ir.storing`.
 
 `projected_bytes` is arguments plus the fused peak, in the order of `exla.ir.ordering`, plus the most that a library
-allocates (`exla.ir.beside`). Results have memory throughout, in which others fit before they are computed. It ranks
-candidates; what is believed is the compiler's figure. Values inside a chunk loop are those of its body, once.
+allocates (`exla.ir.beside`), plus the code where that is counted (`exla.ir.code`). Results have memory throughout, in
+which others fit before they are computed. It ranks candidates; what is believed is the compiler's figure. Values inside
+a chunk loop are those of its body, once.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -112,17 +112,17 @@ def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
 
 def code_amounts(program: Program, storing: Storing) -> Mapping[str, float]:
     """How much code of each kind (`exla.ir.code.KINDS`) a program has: one program, with all that is in it."""
-    return Counter(program=1) + _inside_code(program, storing)
+    return {"program": 1.0, **_code_inside(program, storing)}
 
 
-def _inside_code(program: Program, storing: Storing) -> Counter[str]:
+def _code_inside(program: Program, storing: Storing) -> Mapping[str, float]:
     """The same of a body; kept, as its peak is."""
     key = ("code", storing)
     if key not in program.known:
         found = amounts(program, fused(program, storing))
-        for eqn in program.eqns:
-            for body in _bodies(eqn):
-                found.update(_inside_code(body, storing))
+        for body in (body for eqn in program.eqns for body in _bodies(eqn)):
+            for kind, amount in _code_inside(body, storing).items():
+                found[kind] = found.get(kind, 0.0) + amount
         program.known[key] = found
     return program.known[key]
 

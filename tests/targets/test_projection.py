@@ -17,16 +17,17 @@ needs_table = pytest.mark.skipif(
 )
 
 INSIDE = {
-    ("tpu:v5e", 64.0): (0.22, 0.79),
-    ("tpu:v5e", 512.0): (0.64, 0.68),
-    ("gpu:h200", 64.0): (0.69, 0.72),
-    ("gpu:h200", 512.0): (0.77, 0.79),
+    ("tpu:v5e", 64.0): (0.62, 0.82),
+    ("tpu:v5e", 512.0): (0.67, 0.71),
+    ("gpu:h200", 64.0): (0.82, 0.83),
+    ("gpu:h200", 512.0): (0.89, 0.90),
     ("cpu", 64.0): (0.95, 0.95),
     ("cpu", 512.0): (0.96, 0.96),
 }
 """The least share of the programs that are projected within the bounds, and of those that are but for 4 MiB.
 
-What fits on a TPU's chip takes its arguments and its code alone, which is 1 MB of which half is not projected.
+What fits on a TPU's chip takes its arguments and its code alone, which is foretold within a factor of 1.4 for half of
+the programs.
 """
 
 BELOW = {
@@ -38,17 +39,16 @@ BELOW = {
         "what an associative scan interleaves is stored on every level": "selective_scan",
         "what is joined of several values in a loop is stored": "lorenz",
         "kept in the device's memory though there was room on the chip": "volume_rendering",
-        "code of 36 MB": "exact_marginal_likelihood",
         "not understood": "bootstrap_means cox_partial_likelihood gaussian_splats heat_equation kalman_filter "
         "moving_average neural_operator power_iteration sliced_wasserstein",
     },
     "gpu:h200": {
-        "cumulative reductions take the square of their length": "cox_partial_likelihood ranknet",
-        "scratch of the first of two passes of a reduction": "chamfer",
-        "a fusion with several results stores what a reduction reads": "chamfer_gradient non_local_means",
-        "the operand of a cut or transposed product is stored twice": "alibi attention causal neural_operator "
-        "sgpr_gradient triangle_attention",
-        "not understood": "lennard_jones_forces phased_power sliced_wasserstein",
+        "half of the first pass of a reduction, which is cut elsewhere": "cox_partial_likelihood ranknet",
+        "a fusion with several results stores what a reduction reads": "chamfer chamfer_gradient "
+        "lennard_jones_forces non_local_means",
+        "the operand of a transposed or cut product is stored twice": "neural_operator sgpr_gradient",
+        "scratch of the library that multiplies complex matrices": "phased_power",
+        "not understood": "sliced_wasserstein",
     },
     "cpu": {
         "what is joined along the last axis is stored, and what is sliced for that": "heat_equation",
