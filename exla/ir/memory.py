@@ -31,6 +31,7 @@ from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
 from exla.ir.program import Program, body_program, value_bytes, variables
 from exla.ir.split_products import padded_depth
+from exla.ir.states import LOOPS, first_of_state, renewed, uncopied
 from exla.ir.storing import Storing, stored_bytes
 
 SIMPLE = (FUSIBLE - VIEWS) | REDUCERS | SCATTERS | named("dot_general gather")
@@ -161,8 +162,8 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
     best = best_at = most = library = 0
     best_held: tuple[Held, ...] = ()
     total = 0
-    waiting = {v: value_bytes(v) for v in outputs if v in fusions.stored} if is_whole else {}
-    whens = _whens(program, order, waiting) if waiting else {}
+    waiting = {v: stored_bytes(program, v, storing) for v in outputs if v in fusions.stored} if is_whole else {}
+    whens = _whens(program, order, waiting, storing) if waiting else {}
     waiting_bytes = sum(waiting.values())
     ends: list[list[Any]] = [[] for _ in range(len(order) + 1)]
     for v, when in last.items():
@@ -230,13 +231,16 @@ def _last_readers(program: Program, fusions: Fused, order: Sequence[int], storin
     return last
 
 
-def _whens(program: Program, order: Sequence[int], outputs: Iterable[Any]) -> dict[Any, int]:
+def _whens(program: Program, order: Sequence[int], outputs: Iterable[Any], storing: Storing) -> dict[Any, int]:
     """The place in the order until which the memory of each output is free for others, its operands too if it may."""
     places = {i: when for when, i in enumerate(order)}
     found = {}
     for output in outputs:
         position = program.producers[output]
-        in_place = program.eqns[position].primitive.name in ELEMENTWISE
+        eqn = program.eqns[position]
+        in_place = eqn.primitive.name in ELEMENTWISE
+        if storing.recomputes and eqn.primitive.name in LOOPS:
+            in_place = eqn.outvars.index(output) not in _compat.stacked_by_scan(eqn)
         found[output] = places[position] if in_place else places[position] - 1
     return found
 
@@ -268,6 +272,10 @@ def _reused(
     program: Program, eqn: Any, made: dict[Any, int], live: dict[Any, int], dying: Sequence[Any], storing: Storing
 ) -> int:
     """Bytes of results that take the place of values that are not read again."""
+    if storing.recomputes and eqn.primitive.name in LOOPS:  # a loop begins with what its state is then written over
+        state = eqn.outvars[: len(eqn.outvars) - len(_compat.stacked_by_scan(eqn))]
+        begun = zip(state, eqn.invars[first_of_state(eqn) :], strict=False)
+        return sum(made[v] for v, start in begun if made.get(v, 0) and start in dying and live[start] == made[v])
     if eqn.primitive.name not in FUSIBLE:
         return 0
     if not storing.recomputes and not storing.copies:
@@ -316,7 +324,8 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
-    peaks = [_inside(body, storing, _renewed(eqn, body) if storing.recomputes else ()) for body in _bodies(eqn)]
+    programs = _bodies(eqn)
+    peaks = [_inside(body, storing, renewed(eqn, body) if storing.recomputes else ()) for body in programs]
     if not peaks:
         return None
     which, largest = max(enumerate(peaks), key=lambda pair: pair[1].temporary_bytes)
@@ -328,7 +337,8 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         library_bytes=largest.library_bytes * shares,
     )
     stacked = range(0) if storing.tiled else _compat.stacked_by_scan(eqn)  # written in place
-    carried = sum(value_bytes(v) for k, v in enumerate(eqn.outvars) if k not in stacked)
+    kept = uncopied(eqn, programs[-1], storing) if eqn.primitive.name in LOOPS and storing.recomputes else ()
+    carried = sum(value_bytes(v) for k, v in enumerate(eqn.outvars) if k not in stacked and k not in kept)
     held = _below(position, which, largest) if bodies and all(map(body_program, bodies)) else ()
     if eqn.primitive.name == "shard_map":  # its results are counted around it
         inside = max(largest.temporary_bytes - carried, largest.library_bytes)
@@ -340,23 +350,6 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         called = min(largest.library_bytes, inside)
         return replace(largest, bytes=inside, arguments_bytes=0, held=(), library_bytes=called)
     return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=held)
-
-
-def _renewed(eqn: Any, body: Program) -> tuple[Any, ...]:
-    """What a turn of a user's loop makes of its state, element by element, so that it takes the place of that."""
-    constants = len(_compat.constants_of_bodies(eqn)) if eqn.primitive.name == "scan" else 0
-    if eqn.primitive.name == "while":
-        constants = eqn.params["body_nconsts"]
-    elif eqn.primitive.name != "scan":
-        return ()
-    renewed = []
-    for var, old in zip(body.outvars, body.invars[constants:], strict=False):
-        position = None if isinstance(var, Literal) else body.producers.get(var)
-        if position is None or var.aval != old.aval or body.eqns[position].primitive.name not in ELEMENTWISE:
-            continue
-        if all(body.eqns[i].primitive.name in ELEMENTWISE for i, _ in body.consumers.get(old, ())):
-            renewed.append(var)
-    return tuple(renewed)
 
 
 def piece_of(eqn: Any) -> tuple[int, int] | None:
