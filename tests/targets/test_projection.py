@@ -155,6 +155,17 @@ def lengths(x, y):
     return jnp.sum(root * x[:, None], axis=1), jnp.sum(root * y[None], axis=1)
 
 
+def extremes(x, y):
+    """A TPU reads a matrix for the last time where it is reduced, not where what is reduced is written down."""
+    first, second = (jnp.sum((p[:, None] - p[None]) ** 2, axis=-1) for p in (x, y))
+    return [
+        jnp.min(first + 1, axis=0),
+        jnp.max(2 * first, axis=1),
+        jnp.min(second + 1, axis=0),
+        jnp.max(second, axis=1),
+    ]
+
+
 def weights(x):
     """A GPU's softmax is written to memory of its own."""
     return jax.nn.softmax(x @ x.T, axis=1) @ x
@@ -184,7 +195,8 @@ PROGRAMS = {
     "sums_so_far": (sums_so_far, ((20_000_009,),)),
     "turned": (turned, ((N, N),)),
     "nearby": (nearby, ((100,), (N,), (N,))),
-    "gram": (gram, ((2_000_000, 16),)),
+    "gram": (gram, ((2**21, 16),)),
+    "extremes": (extremes, ((N, 3), (N, 3))),
     "ranks": (ranks, ((40_000,),)),
     "lengths": (lengths, ((N,), (N,))),
     "weights": (weights, ((2048, 64),)),
@@ -192,7 +204,7 @@ PROGRAMS = {
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
 LIVE = {
-    "tpu:v5e": ("kernel_product", "attention", "forces", "one_sided", "products", "lengths", "halved"),
+    "tpu:v5e": ("kernel_product", "attention", "forces", "one_sided", "products", "lengths", "extremes", "halved"),
     "gpu:h200": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
         *("nearby", "gram", "ranks", "weights", "halved"),
