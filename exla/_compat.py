@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -575,10 +576,14 @@ class _EquationContext(contextlib.AbstractContextManager):
     def __enter__(self) -> None:
         source = self._source
         stack = source_info_util.current_name_stack() + source.name_stack
-        self._enter(source_info_util.user_context(source.traceback, name_stack=stack))
-        self._enter(self._eqn.ctx.manager)
-        if not is_under_no_mesh():
-            self._enter(_under_no_mesh())
+        try:
+            self._enter(source_info_util.user_context(source.traceback, name_stack=stack))
+            self._enter(self._eqn.ctx.manager)
+            if not is_under_no_mesh():
+                self._enter(_under_no_mesh())
+        except BaseException:  # nothing leaves what was entered by then
+            self.__exit__(*sys.exc_info())
+            raise
 
     def _enter(self, manager: Any) -> None:
         manager.__enter__()

@@ -121,7 +121,17 @@ def _inside_code(program: Program, storing: Storing) -> Mapping[str, float]:
     key = ("code", storing)
     if key not in program.known:
         inner = (_inside_code(body, storing) for eqn in program.eqns for body in _bodies(eqn))
-        program.known[key] = added([own_amounts(program, fused(program, storing)), *inner])
+        program.known[key] = added([own_amounts(program, _fused(program, storing)), *inner])
+    return program.known[key]
+
+
+def _fused(program: Program, storing: Storing) -> Fused:
+    """What a program's fusions store and read; kept where both its peak and its code are made of it."""
+    if storing.code is None:
+        return fused(program, storing)
+    key = ("fused", storing)
+    if key not in program.known:
+        program.known[key] = fused(program, storing)
     return program.known[key]
 
 
@@ -152,7 +162,7 @@ def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_wh
 
 
 def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: bool) -> Peak:
-    fusions = fused(program, storing)
+    fusions = _fused(program, storing)
     order = order_of(program, fusions, storing)
     arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}

@@ -69,8 +69,6 @@ class Steady:
     @cached_property
     def comparisons(self) -> list[tuple[Path, int]]:
         """Where such comparisons are: the way to the program, and the position there."""
-        if not _compares(self.program):
-            return []
         places = [place for place, (shared, _) in self._walked.compared.items() if shared]
         return [(tuple(zip(place[:-1:2], place[1::2], strict=True)), place[-1]) for place in places]
 
@@ -88,14 +86,13 @@ class Steady:
     @cached_property
     def _compared(self) -> list[tuple[frozenset[Name], str]]:
         """What both sides of a comparison are made of, where there is such, and the user's line of it."""
-        if not _compares(self.program):
-            return []
         return [(shared, source) for shared, source in self._walked.compared.values() if shared]
 
     @cached_property
     def _walked(self) -> _Walk:
         walk = _Walk(None)
-        walk.run(self.program, [NOWHERE] * len(self.program.invars), ())
+        if _compares(self.program):
+            walk.run(self.program, [NOWHERE] * len(self.program.invars), ())
         return walk
 
     def holds(self, candidate: Program) -> bool:

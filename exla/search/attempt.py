@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import Any
@@ -172,17 +172,20 @@ class Attempt:
         )
         status = "compile_error" if needed is None else "oom"
         if self.records_compiled:
-            peak = self.floor if untouched else self.projected(program)
-            self.record(decisions, status, projected_bytes=peak.bytes, is_default=untouched)
+            project = self._projecting(program, untouched)
+            self.record(decisions, status, projected_bytes=project().bytes, is_default=untouched)
 
     @cached_property
     def floor(self) -> Peak:
         """The projected peak of the program as `jax.jit` compiles it, likewise."""
         return _projected(self.call.program, self.target.machine())
 
-    def projected(self, program: Program) -> Peak:
-        """The projected peak of a candidate, for the report; empty where it cannot be projected."""
-        return _projected(program, self.machine)
+    def _projecting(self, program: Program, untouched: bool) -> Callable[[], Peak]:
+        """Projects the peak of a candidate, once, for reports; empty where it cannot be projected.
+
+        It holds the program and the machine alone: who holds a choice then holds no call.
+        """
+        return cache(partial(_projected, program, self.target.machine() if untouched else self.machine))
 
     def _judge(
         self,
@@ -202,8 +205,7 @@ class Attempt:
         )
         if barred:
             return None
-        # Of these two alone: who holds a choice, holds no call.
-        project = cache(partial(_projected, program, self.target.machine() if untouched else self.machine))
+        project = self._projecting(program, untouched)
         obeys = counted.total <= self.limit_bytes
         known, measured = None, None
         if obeys and self.options.verify == "run":
