@@ -17,6 +17,7 @@ from exla import _compat
 from exla.errors import ExlaError
 from exla.observe import Made
 from exla.options import Options
+from exla.overrun import confirmed
 from exla.placement import Placement
 from exla.report.plan import Plan, make_plan
 from exla.search.choice import Call, Choice
@@ -65,6 +66,7 @@ class Planned:
         self.consts: tuple[Any, ...] = ()
         self._count = len(place.arguments)
         self._flat_call = None
+        self._is_confirmed = False
         if not choice.untouched and target.attached():
             wanted = choice.compiled.input_shardings[0]
             self.consts = tuple(jax.device_put(c, s) for c, s in zip(choice.program.consts, wanted, strict=False))
@@ -81,6 +83,23 @@ class Planned:
 
     def call(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
         """Run the call; returns what `JitFunction._miss` does."""
+        return self.confirmed(lambda: self._call(leaves, args, kwargs), leaves)
+
+    def confirmed(self, run: Callable[[], Any], leaves: Sequence[Any]) -> Any:
+        """What `run` returns; the first time, the device's allocator is asked what that took."""
+        if self._is_confirmed:
+            return run()
+        self._is_confirmed = True
+        return confirmed(
+            run,
+            name=self.name,
+            devices={d for s in jax.tree.leaves(self.choice.compiled.output_shardings) for d in s.device_set},
+            arrays=(*self.consts, *leaves),
+            counted_bytes=self.choice.compiled_bytes.total,
+            limit_bytes=self.choice.limit_bytes,
+        )
+
+    def _call(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
         if self.choice.untouched and self.jitted is None:
             placed = jax.device_put((args, kwargs), self.target.sharding())
             return self.choice.compiled(*placed[0], **placed[1]), None, False
@@ -158,10 +177,12 @@ class Compiled:
         return self.planned.plan()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        check_attached(self.planned.target)
-        if self.planned.choice.untouched:
-            return self.planned.choice.compiled(*args, **kwargs)
-        return self.planned.run(self._flatten(args, kwargs))
+        planned = self.planned
+        check_attached(planned.target)
+        if planned.choice.untouched:
+            return planned.confirmed(lambda: planned.choice.compiled(*args, **kwargs), jax.tree.leaves((args, kwargs)))
+        leaves = self._flatten(args, kwargs)
+        return planned.confirmed(lambda: planned.run(leaves), leaves)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.planned.choice.compiled, name)

@@ -33,9 +33,10 @@ ALLOWED = {
         *("exla.ir", "exla.passes", "exla.targets", "exla.search"),
     },
     "exla.placement": {"exla.errors", "exla.options", "exla.units", "exla.ir", "exla.search", "exla.targets"},
+    "exla.overrun": {"exla.errors", "exla.strict", "exla.units"},
     "exla.planned": {
-        *("exla._compat", "exla.errors", "exla.observe", "exla.options", "exla.placement", "exla.strict"),
-        *("exla.report", "exla.search", "exla.targets"),
+        *("exla._compat", "exla.errors", "exla.observe", "exla.options", "exla.overrun", "exla.placement"),
+        *("exla.strict", "exla.report", "exla.search", "exla.targets"),
     },
     "exla.saved": {
         *("exla.errors", "exla.observe", "exla.planned", "exla.version"),
