@@ -149,6 +149,9 @@ def times(records: Sequence[Record], label: str) -> tuple[list[tuple[Record, int
             if record.extra.get("unknown_trips"):
                 left["a loop of unknown length"] += 1
                 continue
+            if record.extra.get("unestimated"):
+                left["work that the compiler does not estimate"] += 1
+                continue
         if record.status != "ok" or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 1:
             left[record.status if record.status != "ok" else "no time"] += 1
             continue

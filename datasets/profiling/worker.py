@@ -341,7 +341,9 @@ def _estimate(
             found["obeys"] = choice is not None
         cycles = None if choice is None else estimated_cycles(choice.compiled.as_text())
         if cycles is not None and status == "ok":
-            found.update(estimated_cycles=cycles.total, unknown_trips=cycles.unknown_trips)
+            found.update(
+                estimated_cycles=cycles.total, unknown_trips=cycles.unknown_trips, unestimated=cycles.unestimated
+            )
         writer.write(
             decisions,
             status,

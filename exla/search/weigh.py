@@ -1,6 +1,6 @@
 """Two candidates that obey and between which the prediction is unsure: which one is kept.
 
-Where the compiler estimates how long its code runs (TPUs), that decides; on a CPU where the user allows a run
+Where the compiler estimates how long all its code runs (TPUs), that decides; on a CPU where the user allows a run
 (`verify="run"`), both are timed; else the one that needs less memory is kept, as with all ties.
 """
 
@@ -30,7 +30,7 @@ def weigh(attempt: Attempt, first: Choice, rival: Choice) -> tuple[Choice, str]:
     """
     if attempt.target.platform == "tpu":
         ours, theirs = (estimated_cycles(c.compiled.as_text()) for c in (first, rival))
-        if ours is not None and theirs is not None and not ours.unknown_trips + theirs.unknown_trips:
+        if ours is not None and theirs is not None and ours.is_whole and theirs.is_whole:
             kept = first if ours.total <= theirs.total else rival
             return kept, _said(kept is first, f"{ours.total:,.0f} against {theirs.total:,.0f} cycles estimated")
     if attempt.options.verify == "run" and not attempt.call.inline:

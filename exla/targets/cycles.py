@@ -1,11 +1,12 @@
 """The TPU compiler's own estimate of how long a program runs: cycles of its instructions, times the trips of loops.
 
-    estimated_cycles(compiled.as_text())        Cycles(total=54321.0, unknown_trips=0)
+    estimated_cycles(compiled.as_text())        Cycles(total=54321.0, unknown_trips=0, unestimated=0)
 
 libtpu writes `estimated_cycles` into the `backend_config` of what it schedules. A while loop's are those of one trip
 of its body; how many there are is what its condition compares the counter with, as JAX writes `fori_loop` and `scan`
-of a known length. This is an estimate by a compiler, of a device that need not be
-there, and never to be mixed with measured times.
+of a known length. It estimates neither what its kernels for gathers and scatters take, nor sorts, top-k, running sums
+and factorisations: a sum in which these are missing says so. This is an estimate by a compiler, of a device that need
+not be there, and never to be mixed with measured times.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ _BELOW = re.compile(r" compare\(.*direction=LT")
 _WHILE = re.compile(r" while\(")
 _CONDITION, _BODY = re.compile(r"condition=%?([\w.\-]+)"), re.compile(r"body=%?([\w.\-]+)")
 _RUNS = re.compile(r" (?:call|conditional|async-start)\(")
+_WORKS = re.compile(
+    r" (?:fusion|custom-call|sort|gather|scatter|reduce-window|select-and-scatter|convolution|dot|cholesky|"
+    r"triangular-solve|fft)\("
+)
+_FREE = re.compile(r'custom_call_target="(?:AllocateBuffer|ConcatBitcast|Sharding|X64\w+)"')
 _CALLED = re.compile(r"(?:calls|to_apply|branch_computations|called_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)\}?")
 
 
@@ -30,10 +36,17 @@ class Cycles:
     Attributes:
       total: cycles of the whole program; of a conditional's branches, the longest.
       unknown_trips: loops whose trips the compiler does not know, counted as one.
+      unestimated: instructions that work and of which it says nothing, counted as none.
     """
 
     total: float
     unknown_trips: int
+    unestimated: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing, so that two sums can be compared."""
+        return not self.unknown_trips and not self.unestimated
 
 
 def estimated_cycles(text: str) -> Cycles | None:
@@ -56,7 +69,7 @@ def estimated_cycles(text: str) -> Cycles | None:
     if not entry or not _CYCLES.search(text):
         return None
     known: dict[str, float] = {}
-    unknown = set[str]()
+    unknown, unestimated = set[str](), set[str]()
 
     def cycles(computation: str) -> float:
         if computation not in known:
@@ -81,9 +94,11 @@ def estimated_cycles(text: str) -> Cycles | None:
             return (1 if times is None else times) * cycles(body[1])
         if stated is None and _RUNS.search(line):
             return max((cycles(n) for n in _called(line)), default=0.0)
+        if stated is None and _WORKS.search(line) and not _FREE.search(line):
+            unestimated.add(line)
         return max(float(stated[1]), 0.0) if stated else 0.0
 
-    return Cycles(total=cycles(entry), unknown_trips=len(unknown))
+    return Cycles(total=cycles(entry), unknown_trips=len(unknown), unestimated=len(unestimated))
 
 
 def _called(line: str) -> list[str]:

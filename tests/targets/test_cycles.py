@@ -58,6 +58,29 @@ def test_a_conditional_takes_its_longest_branch():
     assert estimated_cycles(text).total == 7 + 15
 
 
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "fusion(%a), kind=kCustom, calls=%fused",
+        "sort(%a), dimensions={0}, to_apply=%fused",
+        "reduce-window(%a, %z), window={size=3}, to_apply=%fused",
+        'custom-call(%a), custom_call_target="TopK"',
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a loop"])
+def test_work_that_is_not_estimated_is_said(instruction, inside):
+    before = "  ROOT %r = " if inside else "  %while.1 = "
+    text = LOOP.replace(before, f"  %g = f32[8]{{0}} {instruction}\n{before}")
+    found = estimated_cycles(text)
+    assert found.total == 7 + 100 * 15 and found.unestimated == 1 and not found.is_whole
+
+
+def test_buffers_and_scalars_are_no_work():
+    free = '  %b = f32[8]{0} custom-call(), custom_call_target="AllocateBuffer"\n  %s = s32[] add(%i, %i)\n'
+    found = estimated_cycles(LOOP.replace("  %while.1 = ", f"{free}  %while.1 = "))
+    assert found.unestimated == 0 and found.is_whole
+
+
 def test_text_without_estimates_has_none():
     assert estimated_cycles("HloModule m\n\nENTRY %main (a: f32[]) -> f32[] {\n}") is None
     assert estimated_cycles("") is None
@@ -77,3 +100,6 @@ def test_the_loops_of_the_real_compiler_are_understood():
     assert " while(" in compiled.as_text() and found is not None and found.unknown_trips == 0
     once = sum(int(n) for n in re.findall(r'"estimated_cycles":"(\d+)"', compiled.as_text()))
     assert found.total > 3 * once / 2  # what is in the loop runs several times
+    assert found.is_whole
+    nearest = exla.compile(lambda x: jax.lax.top_k(x, 3)[0], [points[0]], target="tpu:v5e")
+    assert estimated_cycles(nearest.as_text()).unestimated

@@ -234,11 +234,13 @@ def record(**changes):
 def test_times_and_estimates_are_never_mixed():
     timed, estimated = record(run_s=1e-3), record(extra={"estimated_cycles": 5e5})
     unknown = record(extra={"estimated_cycles": 5e5, "unknown_trips": 1})
+    partial = record(extra={"estimated_cycles": 5e5, "unknown_trips": 0, "unestimated": 2})
     failed = record(status="over_limit")
     kept, left = times([timed, estimated, failed], "wall_clock")
     assert [v for _, v in kept] == [1_000_000] and left == {"no time": 1, "over_limit": 1}
-    kept, left = times([timed, estimated, unknown], "tpu_estimate")
-    assert [v for _, v in kept] == [500_000] and left == {"no time": 1, "a loop of unknown length": 1}
+    kept, left = times([timed, estimated, unknown, partial], "tpu_estimate")
+    reasons = ("no time", "a loop of unknown length", "work that the compiler does not estimate")
+    assert [v for _, v in kept] == [500_000] and left == dict.fromkeys(reasons, 1)
 
 
 def test_the_commands_say_how_far_it_is_and_export(finished, tmp_path, capsys):
