@@ -30,7 +30,7 @@ from exla.targets.machine import Machine
 
 RATES = (
     *("flops", "elements", "chained", "blocked", "transcendentals", "compares", "scatters", "selects"),
-    *("bytes_per_s", "cached_bytes_per_s", "near_bytes_per_s", "first_touch_bytes_per_s"),
+    *("bytes_per_s", "cached_bytes_per_s", "near_bytes_per_s", "first_touch_bytes_per_s", "spilled_bytes_per_s"),
 )
 TIMES = ("select_row_s", "kernel_s", "trip_s", "one_core", "one_core_kernel_s", "one_core_trip_s")
 FEWEST = 4

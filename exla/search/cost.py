@@ -220,7 +220,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         is_logic = all(getattr(v.aval, "dtype", None) == np.bool_ for v in eqn.invars)  # masks of whole vectors
         return (0 if is_logic else made / machine.elements) + _traffic_s(stored, machine)
     if name in REDUCERS:
-        return read / _reduction_rate(program, eqn, machine)
+        return max(read / _reduction_rate(program, eqn, machine), _spilled_s(made, machine))
     if name in ("top_k", "approx_top_k"):
         rows = read / max(eqn.invars[0].aval.shape[-1], 1)
         return read / machine.selects + rows * machine.select_row_s
@@ -245,6 +245,13 @@ def _reduction_rate(program: Program, eqn: Any, machine: Machine) -> float:
     if longest is None or reduced <= longest:
         return machine.elements
     return machine.blocked if machine.blocks and block_of(program, eqn) is not None else machine.chained
+
+
+def _spilled_s(elements: int, machine: Machine) -> float:
+    """Seconds that a reduction of so many results takes at least: a TPU's compiler accumulates only so much at once."""
+    count_bytes = 4 * elements
+    is_near = machine.accumulator_bytes is None or count_bytes <= machine.accumulator_bytes
+    return 0.0 if is_near else count_bytes / machine.spilled_bytes_per_s
 
 
 def _moved_s(eqn: Any, machine: Machine) -> float:

@@ -26,6 +26,9 @@ class Facts:
       cached_bytes_per_s: bandwidth of the fast memory on the chip.
       cache_bytes: size of that memory.
       instruction_bytes: what the compiler gives one instruction of it; None where there is no such bound.
+      accumulator_bytes: what a fused reduction may accumulate at once (in float32) before the compiler's estimate of
+        its time jumps; None where it does not.
+      spilled_bytes_per_s: how fast it accumulates more than that, by that estimate; None likewise.
       matrix_flops: peak of dense bfloat16 (V100: float16) matrix products.
       float32_matrix_flops: peak of float32 matrix products at JAX's default precision.
       vector_flops: peak of float32 arithmetic outside the matrix units.
@@ -47,6 +50,8 @@ class Facts:
     cached_bytes_per_s: float
     cache_bytes: int
     instruction_bytes: int | None
+    accumulator_bytes: int | None
+    spilled_bytes_per_s: float | None
     matrix_flops: float
     float32_matrix_flops: float
     vector_flops: float
@@ -81,6 +86,7 @@ class Facts:
                 "int": numeric and isinstance(value, int),
                 "int | None": value is None or (numeric and isinstance(value, int)),
                 "float": numeric,
+                "float | None": value is None or numeric,
                 "tuple[str, ...]": isinstance(value, list) and all(isinstance(v, str) for v in value),
                 "Mapping[str, Any]": isinstance(value, dict),
             }[kind]

@@ -72,6 +72,9 @@ class Machine:
       longest_fused_reduction: indices of an axis that the compiler reduces without storing what it reduces; None
         where there is no such bound.
       blocks: whether exla writes long reductions in blocks (`exla.ir.blocks`).
+      accumulator_bytes: what a fused reduction may accumulate at once, in float32, without being slow; None where there
+        is no such bound.
+      spilled_bytes_per_s: how fast it accumulates more.
       on_chip_bytes: memory on the chip of a TPU, in which its compiler keeps whole values; 0 elsewhere.
       instruction_bytes: what it sets aside of that for what instructions work on.
       counts_code: whether the compiler counts the program's own code, which lies in the device's memory; TPUs' does.
@@ -113,6 +116,8 @@ class Machine:
     blocks: bool = False
     keeps_branches: bool = True
     roomy_bytes: int | None = None
+    accumulator_bytes: int | None = None
+    spilled_bytes_per_s: float = math.inf
     on_chip_bytes: int = 0
     instruction_bytes: int = 0
     counts_code: bool = False
@@ -123,8 +128,9 @@ class Machine:
         """How many times as long a program takes because of its temporaries.
 
         The compiler of TPUs divides fast memory among what an instruction reads and writes, each buffer there twice;
-        what has larger operands works on smaller blocks. By its estimates of 149 programs (`benchmarks/campaigns`) a
-        program takes a fifth longer for each doubling.
+        what has larger operands works on smaller blocks. By its estimates for a v5e (`benchmarks/campaigns`) a program
+        takes a fifth longer for each doubling. Where it is known which instructions wait (`accumulator_bytes`), these
+        alone are charged.
         """
         if self.roomy_bytes is None or temporary_bytes <= self.roomy_bytes:
             return 1.0
@@ -164,7 +170,9 @@ class Machine:
             one_vector=1.0,
             longest_fused_reduction=None,
             keeps_branches=False,
-            roomy_bytes=None if facts.instruction_bytes is None else facts.instruction_bytes // 2,
+            roomy_bytes=None if facts.accumulator_bytes else facts.instruction_bytes and facts.instruction_bytes // 2,
+            accumulator_bytes=facts.accumulator_bytes,
+            spilled_bytes_per_s=facts.spilled_bytes_per_s or math.inf,
             on_chip_bytes=facts.cache_bytes if facts.name.startswith("tpu:") else 0,
             instruction_bytes=facts.instruction_bytes or 0,
             counts_code=facts.name.startswith("tpu:"),

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 import exla
-from exla.targets.base import TARGETS
+from exla.call import read
+from exla.search.cost import predict_s
+from exla.targets.base import TARGETS, compile_for
 from exla.targets.cycles import estimated_cycles
 
 LOOP = """HloModule m
@@ -86,10 +88,33 @@ def test_text_without_estimates_has_none():
     assert estimated_cycles("") is None
 
 
-def test_the_loops_of_the_real_compiler_are_understood():
-    install = TARGETS.get("tpu:v5e").install()
+def skip_without(name):
+    install = TARGETS.get(name).install()
     if install is not None:
-        pytest.skip(f"the compiler of tpu:v5e is not installed: pip install {install}")
+        pytest.skip(f"the compiler of {name} is not installed: pip install {install}")
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("tpu:v6e", 5, 10), ("tpu:v5p", 5, 15), ("tpu:v5e", 1, 1.5)])
+def test_a_reduction_that_accumulates_too_much_is_slow_by_estimate_and_by_prediction(name, least, most):
+    skip_without(name)
+    target = TARGETS.get(name)
+    rows = (1000, 1400) if name == "tpu:v5p" else (2304, 2600)
+
+    def farthest(x, y):
+        return jnp.max(jnp.abs(x[:, None] - y[None]), axis=-1)
+
+    estimated, predicted = [], []
+    for count in rows:
+        structs = [jax.ShapeDtypeStruct((n, 3), jnp.float32) for n in (count, 2560)]
+        compiled = compile_for(target, farthest, structs, compiler_options={})
+        estimated.append(estimated_cycles(compiled.as_text()).total)
+        predicted.append(predict_s(read(jax.make_jaxpr(farthest)(*structs), "tpu"), target.machine()))
+    assert least < estimated[1] / estimated[0] < most
+    assert predicted[1] / predicted[0] > min(least, 3)
+
+
+def test_the_loops_of_the_real_compiler_are_understood():
+    skip_without("tpu:v5e")
 
     def smooth(x, y, v):
         return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)) @ v
