@@ -11,6 +11,7 @@ make it anew after an upgrade.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="which shell")
+    parser.add_argument("--json", action="store_true", help="print one JSON object that holds the script")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     values = {**CHOICES, "target": tuple(TARGETS)}
     for action in _actions(parser):
         _complete(action, values, shtab.FILE)
-    print(shtab.complete(parser, shell=arguments.shell))
+    script = shtab.complete(parser, shell=arguments.shell)
+    print(json.dumps({"shell": arguments.shell, "script": script}) if arguments.json else script)
     return 0
 
 

@@ -1,5 +1,6 @@
 """`exla completion`: the script knows every command, flag and value."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,13 @@ def test_the_script_names_every_command_and_option(shell, exla_command):
     for group, commands in COMMANDS.items():
         assert group in out and all(name in out for name in commands)
     assert all(name.replace("_", "-") in out for name in vars(Options())) and "tpu:v5e" in out
+
+
+def test_json_holds_the_script(exla_command):
+    pytest.importorskip("shtab")
+    code, out, _ = exla_command("completion", "bash", "--json")
+    said = json.loads(out)
+    assert code == 0 and said == {"shell": "bash", "script": exla_command("completion", "bash")[1].rstrip("\n")}
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
