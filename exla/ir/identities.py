@@ -17,17 +17,23 @@ def full(value: Any) -> Callable[[Any], Any]:
 
 
 def lowest(aval: Any) -> Any:
-    if aval.dtype == np.bool_:
-        return jnp.zeros(aval.shape, aval.dtype)
-    low = -jnp.inf if jnp.issubdtype(aval.dtype, jnp.inexact) else jnp.iinfo(aval.dtype).min
-    return jnp.full(aval.shape, low, aval.dtype)
+    """What every value of the type is at least."""
+    return jnp.full(aval.shape, _ends(aval.dtype)[0], aval.dtype)
 
 
 def highest(aval: Any) -> Any:
-    if aval.dtype == np.bool_:
-        return jnp.ones(aval.shape, aval.dtype)
-    high = jnp.inf if jnp.issubdtype(aval.dtype, jnp.inexact) else jnp.iinfo(aval.dtype).max
-    return jnp.full(aval.shape, high, aval.dtype)
+    """What every value of the type is at most."""
+    return jnp.full(aval.shape, _ends(aval.dtype)[1], aval.dtype)
+
+
+def _ends(dtype: Any) -> tuple[Any, Any]:
+    if dtype == np.bool_:
+        return False, True
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    if np.isinf(np.asarray(np.inf, dtype)):
+        return -np.inf, np.inf
+    return jnp.finfo(dtype).min, jnp.finfo(dtype).max  # as float8_e4m3fn, which has no infinity
 
 
 def all_ones(aval: Any) -> Any:
