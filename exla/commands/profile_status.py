@@ -35,12 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(folder: Any, *, as_json: bool) -> None:
+    from exla.datasets.profiling.export import times
+
     finished = folder.finished()
     statuses, bad, timed = Counter[str](), 0, 0
     for _, records, wrong in folder.records():
         statuses.update(r.status for r in records)
-        has_time = [r for r in records if r.run_s is not None or "estimated_cycles" in r.extra]
-        timed += len({r.candidate for r in has_time})  # some have two
+        timed += len({r.candidate for r, _ in times(records, folder.campaign.label)[0]})  # some have two
         bad += wrong
     failed = sorted(name for name, one in finished.items() if one.status != "ok")
     row = {
