@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -56,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     counts = sorted(set(arguments.counts))
     drawn = sorted({*counts, *(range(1, max(counts) + 1) if arguments.plot else ())})
-    rows = compare(spaces, arguments.strategies, drawn, range(arguments.seeds))
+    errors = Console(stderr=True)
+    each = track(arguments.strategies, "comparing", console=errors, disable=not errors.is_terminal)
+    rows = [row for name in each for row in compare(spaces, [name], drawn, range(arguments.seeds))]
     for obeys in (False, True):
         group = [row for row in rows if row.plain_obeys == obeys]
         if group and not arguments.json:
