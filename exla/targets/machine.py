@@ -128,9 +128,8 @@ class Machine:
         """How many times as long a program takes because of its temporaries.
 
         The compiler of TPUs divides fast memory among what an instruction reads and writes, each buffer there twice;
-        what has larger operands works on smaller blocks. By its estimates for a v5e (`benchmarks/campaigns`) a program
-        takes a fifth longer for each doubling. Where it is known which instructions wait (`accumulator_bytes`), these
-        alone are charged.
+        what has larger operands works on smaller blocks. By its estimates of 149 programs (`benchmarks/campaigns`) a
+        program takes a fifth longer for each doubling.
         """
         if self.roomy_bytes is None or temporary_bytes <= self.roomy_bytes:
             return 1.0
@@ -170,7 +169,7 @@ class Machine:
             one_vector=1.0,
             longest_fused_reduction=None,
             keeps_branches=False,
-            roomy_bytes=None if facts.accumulator_bytes else facts.instruction_bytes and facts.instruction_bytes // 2,
+            roomy_bytes=None if facts.instruction_bytes is None else facts.instruction_bytes // 2,
             accumulator_bytes=facts.accumulator_bytes,
             spilled_bytes_per_s=facts.spilled_bytes_per_s or math.inf,
             on_chip_bytes=facts.cache_bytes if facts.name.startswith("tpu:") else 0,
