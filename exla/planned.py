@@ -85,7 +85,7 @@ class Planned:
         """Run the call; returns what `JitFunction._miss` does."""
         return self.confirmed(lambda: self._call(leaves, args, kwargs), leaves)
 
-    def confirmed(self, run: Callable[[], Any], leaves: Sequence[Any]) -> Any:
+    def confirmed(self, run: Callable[[], Any], arguments: Any) -> Any:
         """What `run` returns; the first time, the device's allocator is asked what that took."""
         if self._is_confirmed:
             return run()
@@ -94,7 +94,7 @@ class Planned:
             run,
             name=self.name,
             devices={d for s in jax.tree.leaves(self.choice.compiled.output_shardings) for d in s.device_set},
-            arrays=(*self.consts, *leaves),
+            arrays=(*self.consts, *jax.tree.leaves(arguments)),
             counted_bytes=self.choice.compiled_bytes.total,
             limit_bytes=self.choice.limit_bytes,
         )
@@ -180,7 +180,7 @@ class Compiled:
         planned = self.planned
         check_attached(planned.target)
         if planned.choice.untouched:
-            return planned.confirmed(lambda: planned.choice.compiled(*args, **kwargs), jax.tree.leaves((args, kwargs)))
+            return planned.confirmed(lambda: planned.choice.compiled(*args, **kwargs), (args, kwargs))
         leaves = self._flatten(args, kwargs)
         return planned.confirmed(lambda: planned.run(leaves), leaves)
 

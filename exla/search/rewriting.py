@@ -61,8 +61,9 @@ def rewrite(
     """
     rules = [name for name in names(exact, asked_for) if _suits(REPLACE_RULES.get(name), machine)]
     in_chunks = machine
-    if projected(program, machine).temporary_bytes > room_bytes:  # a chunk stays cached, and accumulates little
-        in_chunks = replace(machine, bytes_per_s=machine.cached_bytes_per_s, accumulator_bytes=None)
+    if projected(program, machine).temporary_bytes > room_bytes:  # a chunk accumulates little, and stays cached
+        machine = replace(machine, accumulator_bytes=None)
+        in_chunks = replace(machine, bytes_per_s=machine.cached_bytes_per_s)
     decisions: list[Rewrite] = []
     sources: list[str] = []
     declined: dict[str, Declined] = {}

@@ -12,15 +12,9 @@ from exla.targets.base import TARGETS, place
 from exla.targets.hlo_text import collectives, hlo_hash
 from exla.targets.tpu import topology
 from tests.sweep import all_but
+from tests.targets.installed import compiler_of
 
 N = 30_000
-
-
-def compiler_of(name):
-    install = TARGETS.get(name).install()
-    if install is not None:
-        pytest.skip(f"the compiler of {name} is not installed: pip install {install}")
-    return name
 
 
 BOTH = ("tpu:v5e", "gpu:a100-40")

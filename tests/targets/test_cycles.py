@@ -9,8 +9,10 @@ import pytest
 import exla
 from exla.call import read
 from exla.search.cost import predict_s
+from exla.search.rewriting import rewrite
 from exla.targets.base import TARGETS, compile_for
 from exla.targets.cycles import estimated_cycles
+from tests.targets.installed import compiler_of
 
 LOOP = """HloModule m
 %fused (p: f32[8]) -> f32[8] {
@@ -88,16 +90,17 @@ def test_text_without_estimates_has_none():
     assert estimated_cycles("") is None
 
 
-def skip_without(name):
-    install = TARGETS.get(name).install()
-    if install is not None:
-        pytest.skip(f"the compiler of {name} is not installed: pip install {install}")
+def smooth(x, y, v):
+    return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)) @ v
+
+
+def points(n):
+    return [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((n, 3), (n, 3), (n,))]
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("tpu:v6e", 5, 10), ("tpu:v5p", 5, 15), ("tpu:v5e", 1, 1.5)])
 def test_a_reduction_that_accumulates_too_much_is_slow_by_estimate_and_by_prediction(name, least, most):
-    skip_without(name)
-    target = TARGETS.get(name)
+    target = TARGETS.get(compiler_of(name))
     rows = (1000, 1400) if name == "tpu:v5p" else (2304, 2600)
 
     def farthest(x, y):
@@ -114,28 +117,28 @@ def test_a_reduction_that_accumulates_too_much_is_slow_by_estimate_and_by_predic
 
 
 def test_rewrites_are_weighed_as_in_chunks_which_accumulate_little():
-    skip_without("tpu:v6e")
-
-    def smooth(x, y, v):
-        return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)) @ v
-
-    points = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((20_000, 3), (20_000, 3), (20_000,))]
-    plan = exla.compile(smooth, points, target="tpu:v6e", memory_limit="24MiB", records="off").plan
+    name = compiler_of("tpu:v6e")
+    plan = exla.compile(smooth, points(20_000), target=name, memory_limit="24MiB", records="off").plan
     assert not any("replace" in str(d) for d in plan.decisions)  # 11.3 million cycles; with the rewrite 15.4
 
 
+def test_orders_of_products_beside_a_big_reduction_are_weighed_as_in_chunks_too():
+    def both(x, a, b, v):
+        return jnp.sum(jnp.max(jnp.abs(x[:, None] - x[None]), axis=-1), axis=1), (a @ b) @ v
+
+    shapes = ((20_000, 3), (4000, 4000), (4000, 4000), (4000,))
+    program = read(jax.make_jaxpr(both)(*(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes)), "tpu")
+    decisions = rewrite(program, TARGETS.get("tpu:v6e").machine(), exact=False, room_bytes=64 << 20).decisions
+    assert any("reorder" in str(d) for d in decisions)
+
+
 def test_the_loops_of_the_real_compiler_are_understood():
-    skip_without("tpu:v5e")
-
-    def smooth(x, y, v):
-        return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)) @ v
-
-    points = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((6000, 3), (6000, 3), (6000,))]
-    compiled = exla.compile(smooth, points, target="tpu:v5e", memory_limit="4MiB")
+    name = compiler_of("tpu:v5e")
+    compiled = exla.compile(smooth, points(6000), target=name, memory_limit="4MiB")
     found = estimated_cycles(compiled.as_text())
     assert " while(" in compiled.as_text() and found is not None and found.unknown_trips == 0
     once = sum(int(n) for n in re.findall(r'"estimated_cycles":"(\d+)"', compiled.as_text()))
     assert found.total > 3 * once / 2  # what is in the loop runs several times
     assert found.is_whole
-    nearest = exla.compile(lambda x: jax.lax.top_k(x, 3)[0], [points[0]], target="tpu:v5e")
+    nearest = exla.compile(lambda x: jax.lax.top_k(x, 3)[0], points(6000)[:1], target=name)
     assert estimated_cycles(nearest.as_text()).unestimated

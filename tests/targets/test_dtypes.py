@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import exla
-from exla.targets.base import TARGETS
+from tests.targets.installed import compiler_of
 
 LIMIT = 3 << 20
 SHAPE = (4096, 8)
@@ -69,9 +69,7 @@ def test_the_values_of_every_type_are_right_under_the_cap(function, dtype):
 
 @pytest.mark.parametrize(("target", "dtype"), [(t, d) for t, types in OTHERS.items() for d in types])
 def test_other_compilers_obey_the_cap_with_every_type(target, dtype):
-    install = TARGETS.get(target).install()
-    if install is not None:
-        pytest.skip(f"the compiler of {target} is not installed: pip install {install}")
+    compiler_of(target)
     struct = jax.ShapeDtypeStruct(SHAPE, jnp.dtype(dtype))
     for function in (distances, products):
         compiled = exla.compile(function, (struct, struct), target=target, memory_limit=LIMIT, records="off")

@@ -10,6 +10,7 @@ from exla.datasets.profiling.zoo.programs import ZOO
 from exla.search.cost import projected, work_of
 from exla.targets.base import TARGETS as REGISTERED
 from exla.targets.base import compile_for
+from tests.targets.installed import compiler_of
 
 ROWS = {key: row for key, row in stored().items() if key[3] == "plain" and "ratio" in row}
 needs_table = pytest.mark.skipif(
@@ -219,8 +220,8 @@ LIVE = {
 @pytest.mark.parametrize(("target", "name"), [(target, name) for target, names in LIVE.items() for name in names])
 def test_what_is_projected_is_what_the_compiler_counts(target, name):
     found = REGISTERED.get(target)
-    if target != "cpu" and found.install() is not None:
-        pytest.skip(f"the compiler of {target} is not installed: pip install {found.install()}")
+    if target != "cpu":
+        compiler_of(target)
     function, shapes = PROGRAMS[name]
     structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     program = read(jax.make_jaxpr(function)(*structs), found.platform)
