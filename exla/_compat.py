@@ -11,6 +11,7 @@ import contextlib
 import importlib.metadata
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import api_util, config, core, linear_util, literals, source_info_util, tree_util
+from jax._src import api_util, compilation_cache, config, core, linear_util, literals, pjit, source_info_util, tree_util
+from jax._src.compilation_cache_interface import CacheInterface
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.lax import lax
 from jax._src.lib import _jax, xla_client
@@ -712,6 +714,66 @@ def flat_call(compiled: Any) -> Callable[..., tuple] | None:
     """A compiled function of flat arrays that returns what a `miss` does; None where a call cannot be entered."""
     call = compiled._executable.create_cpp_call(compiled._params)
     return None if call is None else call._cache_miss
+
+
+class _Executables(CacheInterface):
+    """JAX's persistent compilation cache, for this thread in a dictionary; for the others it stays what it was."""
+
+    _path = Path()
+
+    def __init__(self, entries: dict[str, bytes], others: Any) -> None:
+        self.entries = entries
+        self.used: set[str] = set()
+        self._others = others
+        self._thread = threading.get_ident()
+
+    def get(self, key: str) -> bytes | None:
+        if threading.get_ident() != self._thread:
+            return None if self._others is None else self._others.get(key)
+        found = self.entries.get(key)
+        if found is not None:
+            self.used.add(key)
+        return found
+
+    def put(self, key: str, value: bytes) -> None:
+        if threading.get_ident() == self._thread:
+            self.entries[key] = value
+            self.used.discard(key)
+        elif self._others is not None:
+            self._others.put(key, value)
+
+
+_EXECUTABLES = threading.RLock()
+
+
+@contextlib.contextmanager
+def executables(entries: dict[str, bytes]) -> Iterator[set[str]]:
+    """Have what this thread compiles come from, and go to, a dictionary by JAX's key of a persistent cache.
+
+    What was lowered and compiled before is so again: JAX remembers it beside that cache. An entry that cannot
+    be read is compiled, and JAX warns.
+
+    Args:
+      entries: JAX's key -> an entry of its cache.
+
+    Yields:
+      The keys of those entries that were used.
+    """
+    with _EXECUTABLES:
+        before = compilation_cache._cache, compilation_cache._cache_initialized
+        mine = _Executables(entries, before[0])
+        pjit._pjit_lower.cache_clear()
+        pxla._cached_compilation.cache_clear()
+        compilation_cache._cache, compilation_cache._cache_initialized = mine, True
+        try:
+            with (
+                config.enable_compilation_cache(True),
+                config.persistent_cache_min_compile_time_secs(0),
+                config.persistent_cache_min_entry_size_bytes(-1),
+            ):
+                yield mine.used
+        finally:
+            compilation_cache._cache, compilation_cache._cache_initialized = before
 
 
 def entry(data: Any, consts: Sequence[Any], results: Sequence[Any], out_tree: Any) -> Any:

@@ -47,6 +47,8 @@ def load(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
+    *,
+    executable: bool = False,
     **options: Any,
 ) -> Compiled:
     """Compile a function as a saved plan says: nothing is searched, and everything is counted again.
@@ -56,6 +58,9 @@ def load(
       fn: the function that the plan is of.
       args: its positional arguments, as for `exla.compile`.
       kwargs: its keyword arguments, likewise.
+      executable: whether to run what `exla.save(..., executable=True)` kept beside the plan, where it is of this very
+        program, device and versions; else it is compiled, with an `ExlaWarning` that says why. It is machine code: only
+        of files that you would run as a program. It is counted as what is compiled is.
       **options: what is to be other than in the plan: a target, a memory_limit; and the arguments of jax.jit.
 
     Returns:
@@ -65,7 +70,7 @@ def load(
       PlanError: if the file is no plan, or of another program; the message says what differs.
       MemoryLimitError: if what the plan says does not obey the limit on this target.
     """
-    saved = read_plan(path)
+    saved = read_plan(path, trusted=executable)
     own: dict[str, Any] = {}
     of_jax: dict[str, Any] = {}
     known = {field.name for field in fields(Options)}

@@ -41,7 +41,7 @@ from exla.planned import Lowered, Planned, check_attached, tracing
 from exla.report.plan import Plan, explain_text
 from exla.saved import SavedPlan
 from exla.search.choice import Call, Choice
-from exla.search.driver import decide, follow, space_of
+from exla.search.driver import decide, space_of
 from exla.search.space import Space
 from exla.strict import tolerate
 from exla.targets.base import Target, find_target, place_all
@@ -261,8 +261,7 @@ class JitFunction:
     def _choose(self, call: Call, target: Target, place: Placement) -> Choice:
         with _compat.under_mesh(None):
             if self._saved is not None:
-                self._saved.check(call, target)
-                return follow(call, target, self._options, self._saved.decisions)
+                return self._saved.replayed(call, target, self._options)
             if place.whole_because is not None:
                 return whole(call, target, self._options, place)
             return decide(call, target, self._options)

@@ -5,7 +5,7 @@
 
 A plan holds decisions and what they were made for, nothing that runs. Loading one traces the function again, replays
 the decisions, compiles, and counts: a plan that does not fit the program, or does not obey the limit there, is an
-error. A file is trusted with nothing else.
+error. A file is trusted with nothing else, unless the caller vouches for the executable beside it (`exla.executable`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from exla.errors import PlanError
+from exla.executable import Executable, read_executable, with_executable, write_executable
 from exla.observe import Made
+from exla.options import Options
 from exla.passes.decisions import Decision, from_json
 from exla.planned import Compiled
-from exla.search.choice import Call, describe
+from exla.search.choice import Call, Choice, describe
+from exla.search.driver import follow
 from exla.search.plan_file import FORMAT, KEPT, write_plan
 from exla.targets.base import Target
 from exla.targets.hlo_text import hlo_hash
@@ -40,6 +43,8 @@ class SavedPlan:
       origin: what it was made for, by name: program, arguments, target, device, versions.
       hlo_hash: of the optimised HLO, without source lines.
       path: where it was read.
+      executable: what it says of the executable beside it; None where it was saved without.
+      trusted: whether that executable may run.
     """
 
     decisions: tuple[Decision, ...]
@@ -47,6 +52,26 @@ class SavedPlan:
     origin: Mapping[str, str]
     hlo_hash: str
     path: str
+    executable: Executable | None = None
+    trusted: bool = False
+
+    def replayed(self, call: Call, target: Target, options: Options) -> Choice:
+        """Compile what was decided, or take the executable beside it where that is trusted, and count it.
+
+        Raises:
+          PlanError: if it is of other arguments or another program.
+          ReplayMiss, MemoryLimitError: as `exla.search.driver.follow`.
+        """
+        self.check(call, target)
+
+        def compile_anew() -> Choice:
+            return follow(call, target, options, self.decisions)
+
+        if not self.trusted:
+            return compile_anew()
+        found = describe(call, target)
+        differs = {k: (self.origin.get(k, ""), v) for k, v in found.items() if self.origin.get(k) != v}
+        return with_executable(self.executable, Path(self.path), differs, compile_anew)
 
     def check(self, call: Call, target: Target) -> None:
         """Compare what the plan was made for with what it was loaded for.
@@ -67,32 +92,42 @@ class SavedPlan:
             )
 
 
-def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
+def save(compiled: Compiled, path: str | os.PathLike[str], *, executable: bool = False) -> None:
     """Write what was decided for a compiled function, to be loaded by `exla.load`.
 
     Args:
       compiled: what `exla.compile(...)` or `exla.jit(f).lower(...).compile()` returned.
       path: the file, which is written whole or not at all.
+      executable: whether to keep, in a file beside it, what the compiler made, too: it is compiled once more for that.
+
+    Raises:
+      ExlaError: if there is no executable to keep: of a device that is not attached, or of a function that calls back
+        into Python.
     """
     if not isinstance(compiled, Compiled):
         raise TypeError(
             "exla.save(compiled, path) takes what exla.compile(...) or exla.jit(f).lower(...).compile() returned, "
             f"not {type(compiled).__name__}"
         )
-    save_made(compiled.planned.made(), path)
+    save_made(compiled.planned.made(), path, executable=executable)
 
 
-def save_made(made: Made, path: str | os.PathLike[str]) -> None:
+def save_made(made: Made, path: str | os.PathLike[str], *, executable: bool = False) -> None:
     """Write a plan that was announced (`exla.observe`); only that of a call can be loaded, not a derived one.
 
     Args:
       made: the plan.
       path: the file, which is written whole or not at all.
+      executable: as for `save`.
+
+    Raises:
+      ExlaError: as `save`.
     """
     file = Path(path)
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(file.parent)!r} to write {file.name!r} into")
     choice = made.choice
+    beside = {"executable": asdict(write_executable(made, file))} if executable else {}
     write_plan(
         file,
         call=made.call,
@@ -103,14 +138,16 @@ def save_made(made: Made, path: str | os.PathLike[str]) -> None:
         projected_bytes=choice.peak.bytes,
         compiled_bytes=choice.compiled_bytes.total,
         hlo_hash=hlo_hash(choice.compiled.as_text()),
+        **beside,
     )
 
 
-def read_plan(path: str | os.PathLike[str]) -> SavedPlan:
+def read_plan(path: str | os.PathLike[str], *, trusted: bool = False) -> SavedPlan:
     """Read a plan.
 
     Args:
       path: what `save` wrote.
+      trusted: whether the executable beside it may run.
 
     Raises:
       PlanError: if it is not there, not JSON, of another format, or lacks something.
@@ -141,4 +178,6 @@ def read_plan(path: str | os.PathLike[str]) -> SavedPlan:
         origin=origin,
         hlo_hash=str(row.get("hlo_hash", "")),
         path=str(path),
+        executable=read_executable(row.get("executable")),
+        trusted=trusted,
     )

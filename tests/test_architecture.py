@@ -38,8 +38,9 @@ ALLOWED = {
         *("exla._compat", "exla.errors", "exla.observe", "exla.options", "exla.overrun", "exla.placement"),
         *("exla.strict", "exla.report", "exla.search", "exla.targets"),
     },
+    "exla.executable": {"exla._compat", "exla.errors", "exla.observe", "exla.search"},
     "exla.saved": {
-        *("exla.errors", "exla.observe", "exla.planned", "exla.version"),
+        *("exla.errors", "exla.executable", "exla.observe", "exla.options", "exla.planned", "exla.version"),
         *("exla.passes", "exla.search", "exla.targets"),
     },
     "exla.report": {

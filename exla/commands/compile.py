@@ -3,7 +3,8 @@
   exla compile kernels:smooth --shapes "f32[100000,3] f32[100000,3] f32[100000]" --target tpu:v5e --out smooth.plan.json
 
 FILE is read by exla.load on any machine. Of a script with several signatures, FILE becomes FILE-1, FILE-2, ... before
-its suffix, with the numbers of the report; what jax.grad and other transformations made of a call is not kept.
+its suffix, with the numbers of the report; what jax.grad and other transformations made of a call is not kept. With
+--executable what was compiled is kept too, in FILE.executable, for exla.load(..., executable=True).
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ __doc__ = f"{__doc__}\n{PROGRAM}"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_program_arguments(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the plan is kept, as JSON")
+    parser.add_argument("--executable", action="store_true", help="keep what was compiled beside FILE too")
     parser.add_argument("--hlo", type=Path, metavar="FILE", help="where the optimised HLO is written, as text")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.executable and arguments.out is None:
+        return tell(UsageError("--executable keeps something beside the plan: say where with --out FILE"), arguments)
     for path in (arguments.out, arguments.hlo):
         if path is not None and not path.absolute().parent.is_dir():
             return tell(UsageError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into"), arguments)
@@ -52,7 +56,7 @@ def _keep(arguments: argparse.Namespace, made: Made, number: int | None) -> None
         print(f"exla: {number or 1}. {made.function} is not kept: a transformation made it", file=sys.stderr)
         return
     path = _numbered(arguments.out, number)
-    save_made(made, path)
+    save_made(made, path, executable=arguments.executable)
     print(f"exla: saved {path}", file=sys.stderr)
 
 

@@ -39,7 +39,11 @@ class ValueReport:
     fate: str
 
 
-FROM = {"record": ": this was found by an earlier search, and recorded", "plan": ": this was loaded from a plan"}
+FROM = {
+    "record": ": this was found by an earlier search, and recorded",
+    "plan": ": this was loaded from a plan",
+    "executable": ": this was loaded from a plan with its executable",
+}
 """Where decisions are from that no search was made for."""
 
 
@@ -61,7 +65,7 @@ class Plan:
       tried: the candidates in the order they were compiled.
       declined: rewrites that were found and not applied, each with its reason.
       prediction: what was predicted of the candidate by what was learned, in words; empty where nothing was.
-      source: "search", "record" or "plan".
+      source: "search", "record", "plan" (a saved one) or "executable" (a saved one with what was compiled).
       search_s: seconds that planning and compiling took.
       compiled: jax's Compiled object.
       program: the chosen program, as a jaxpr in which chunk loops are `exla_split` equations.

@@ -115,7 +115,7 @@ class Choice:
       declined: rewrites that were found and not applied, with reasons.
       sources: the user's lines of the rewrites that were.
       prediction: what was predicted of it by what was learned; None where nothing was.
-      source: "search", "record" or "plan" (a saved one).
+      source: "search", "record", "plan" (a saved one) or "executable" (a saved one with what was compiled).
       search_s: seconds it took.
     """
 

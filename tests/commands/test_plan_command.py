@@ -138,6 +138,16 @@ def test_compile_keeps_the_plan_and_the_code(folder, exla_command):
     assert hlo_hash((folder / "smooth.hlo").read_text()) == saved["hlo_hash"] == hlo_hash(loaded.as_text())
 
 
+def test_compile_keeps_the_executable_where_asked(folder, exla_command):
+    command = ("compile", "kernels:smooth", *SMALL, "--executable")
+    code, _, err = exla_command(*command)
+    assert code == 2 and "--out FILE" in err
+    assert exla_command(*command, "--out", "plan.json")[0] == 0
+    arguments = [jnp.ones(s) for s in ((400, 3), (300, 3), 300)]
+    loaded = exla.load("plan.json", sys.modules["kernels"].smooth, arguments, executable=True)
+    assert loaded.plan.source == "executable"
+
+
 def test_compile_looks_for_the_folder_first(exla_command):
     code, _, err = exla_command("compile", "nonsense:f", "--out", "nowhere/plan.json")
     assert code == 2 and "no folder 'nowhere'" in err
