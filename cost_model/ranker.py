@@ -31,6 +31,8 @@ from exla.cost_model.neighbours import beyond_table
 from exla.cost_model.normalise import Normaliser
 from exla.cost_model.pieces import Cut
 from exla.errors import CheckpointError
+from exla.targets.base import TARGETS
+from exla.targets.machine import Work
 
 ROWS_TOGETHER = 2**17
 """How many nodes × candidates are computed at the same time: what is scored at once takes memory at once."""
@@ -55,7 +57,9 @@ class Ranker:
 
     def __post_init__(self) -> None:
         model = MODELS.get(self.trained.model)(**self.trained.options)
-        object.__setattr__(self, "_apply", jax.jit(model.apply, static_argnames="method"))
+        told = _compiler_options()
+        apply = jax.jit(model.apply, static_argnames="method", compiler_options=told)
+        object.__setattr__(self, "_apply", apply)
 
     def score(self, graph: Graph, configs: np.ndarray) -> np.ndarray:
         """Rank candidates of one program.
@@ -180,6 +184,12 @@ class _Program:
         """How many groups to score at the same time: XLA leaves cores idle where a program is small."""
         rows = max(batch.node_mask.size * batch.candidate_mask.shape[1] for batch in self.batches)
         return max(1, min(groups, os.cpu_count() or 1, ROWS_TOGETHER // rows))
+
+
+def _compiler_options() -> dict[str, str] | None:
+    """What exla tells the compiler of programs that are mostly exponentials: the model has two of every value."""
+    target = TARGETS.find(jax.default_backend())
+    return dict(target.option_sets(Work(exponentials=1.0), target.usable_bytes())[0]) if target else None
 
 
 def _small(graph: Graph) -> dict[str, int]:

@@ -56,7 +56,9 @@ ALLOWED = {
         *("exla._compat", "exla.errors", "exla.options", "exla.units", "exla.version"),
         *("exla.passes", "exla.search", "exla.targets"),
     },
-    "exla.cost_model": {"exla._compat", "exla.errors", "exla.registry", "exla.ir", "exla.passes", "exla.search"},
+    "exla.cost_model": {
+        *("exla._compat", "exla.errors", "exla.registry", "exla.ir", "exla.passes", "exla.search", "exla.targets"),
+    },
     "exla.datasets": {
         *("exla.errors", "exla.registry", "exla.cost_model", "exla.call", "exla.options", "exla.version"),
         *("exla.ir", "exla.passes", "exla.search", "exla.targets"),
