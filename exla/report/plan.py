@@ -247,7 +247,7 @@ def _fates(choice: Choice) -> dict[tuple[str, str], str]:
         levels = len(region.levels)
         for var, (axis, _) in region.makers:
             how = "written chunk by chunk into the whole" if var in stacked else "only one chunk exists at a time"
-            again = f", computed on up to {levels} passes" if levels > 1 else ""
+            again = f", in up to {levels} loops over the chunks, one after another" if levels > 1 else ""
             fate = f"split along axis {axis}: {trips} chunks of {split.chunk}, {how}{again}"
             fates.setdefault((program.describe(var), program.origin(var)[1]), fate)
         for var, why in region.blocked.items():
