@@ -949,6 +949,11 @@ def is_extended(dtype: Any) -> bool:
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
 
 
+def key_like(aval: Any) -> Any:
+    """Random keys of a type, all the same."""
+    return jax.numpy.broadcast_to(jax.random.key(0, impl=aval.dtype._impl.name), aval.shape)
+
+
 def is_partitionable(key_dtype: Any) -> bool:
     """Whether keys of this type draw each element from its position alone."""
     return str(key_dtype) == "key<fry>" and bool(jax.config.jax_threefry_partitionable)

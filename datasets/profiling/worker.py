@@ -33,14 +33,15 @@ import numpy as np
 from exla.datasets.profiling.campaign import Campaign, Instance, from_dict
 from exla.datasets.profiling.prepare import Prepared, Settled, prepare
 from exla.passes.decisions import to_json
+from exla.search.allowed import allowed_for
 from exla.search.attempt import as_recorded
-from exla.search.child import difference, turns
+from exla.search.child import turns
 from exla.search.choice import describe
 from exla.search.record import Record
 from exla.search.records import make_key
 from exla.search.shards import append_lines, locked, read_lines
 from exla.search.space import Candidate
-from exla.search.tune import MOST_DIFFERENT, tolerance
+from exla.search.values import difference
 from exla.targets.cycles import estimated_cycles
 from exla.targets.hlo_text import hlo_hash
 
@@ -251,7 +252,8 @@ class _Clock:
         return min((difference(truth, got) for truth in self.truths), key=lambda f: (not self._agrees(*f), *f))
 
     def _agrees(self, error: float, different: float) -> bool:
-        return error <= tolerance(self.attempt.call.program) and different <= MOST_DIFFERENT
+        most = allowed_for(self.attempt.call.program)
+        return error <= most.tolerance and different <= most.most_different
 
     def _begin(
         self, decisions: Sequence[Any], run: Callable[[], Any], about: dict[str, Any], extra: dict[str, Any]

@@ -18,8 +18,10 @@ import functools
 import json
 import math
 import os
+import shutil
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ import jax
 import numpy as np
 
 from exla.errors import MeasureError
+from exla.search.values import Allowed, compare, made_up
 
 PRECISE = 0.03
 """Half the confidence interval of the median, as a part of it, that ends the turns."""
@@ -37,6 +40,8 @@ LEAST_ROUNDS = 5
 MOST_ROUNDS = 200
 HOPELESS = 3.0
 """A candidate that takes so many times the best is timed once and no more."""
+ORPHAN_S = 0.5
+"""How often a process looks whether its parent is still there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,22 +97,6 @@ def _constant(path: Path, aval: Any) -> Any:
     return jax.device_put(data.view(aval.dtype).reshape(aval.shape))
 
 
-def made_up(avals: Sequence[Any]) -> list[Any]:
-    """Arguments of these types, the same in every process."""
-    generator = np.random.default_rng(0)
-    return [jax.device_put(_argument(a, generator)) for a in avals]
-
-
-def _argument(aval: Any, generator: np.random.Generator) -> Any:
-    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        return jax.numpy.broadcast_to(jax.random.key(0, impl=str(jax.random.key_impl(aval))), aval.shape)
-    if jax.dtypes.issubdtype(aval.dtype, np.floating):
-        return generator.uniform(0.25, 1, aval.shape).astype(aval.dtype)
-    if jax.dtypes.issubdtype(aval.dtype, np.complexfloating):
-        return np.ones(aval.shape, aval.dtype)
-    return np.zeros(aval.shape, aval.dtype)
-
-
 def measure_memory(program: Loaded) -> dict[str, Any]:
     """Bytes of arguments, constants among them, and of what the process grew by."""
     arguments = made_up(program.avals)
@@ -124,19 +113,19 @@ def measure_time(
     seconds: float,
     takes_turns: bool,
     best_s: float | None,
-    tolerance: float | None,
-    most_different: float,
+    allowed: Allowed | None,
 ) -> dict[str, Any]:
     """Median seconds of the last program, and of the first, in turns; values first."""
+    error = None
+    if allowed is not None:
+        verdict = compare(programs[0].run, programs[-1].run, programs[-1].avals, allowed)
+        error = verdict.error if math.isfinite(verdict.error) else None
+        if not verdict.agree:
+            return {"status": "wrong_result", "error": error}
     arguments = made_up(programs[-1].avals)
-    values = []
-    for program in programs:
-        values.append(jax.tree.map(np.asarray, program.run(arguments)))  # warms up too
-    error, different = difference(values[0], values[-1])
-    if tolerance is not None and not (error <= tolerance and different <= most_different):
-        return {"status": "wrong_result", "error": error if math.isfinite(error) else None}
-    del values
     programs = programs if takes_turns else programs[-1:]
+    for program in programs:
+        jax.block_until_ready(program.run(arguments))  # warms up
     runs = [functools.partial(program.run, arguments) for program in programs]
     taken = turns(runs, seconds=seconds, best_s=best_s)
     return {
@@ -188,36 +177,10 @@ def spread(times: Sequence[float]) -> float:
     return (ordered[high] - ordered[low]) / 2 / statistics.median(ordered)
 
 
-def difference(reference: Sequence[Any], values: Sequence[Any]) -> tuple[float, float]:
-    """How far two lists of results differ.
-
-    Returns:
-      The largest difference of floating point numbers, as a part of the largest value of their array, inf where NaNs
-      differ; and the largest share of other elements that differ.
-    """
-    worst = share = 0.0
-    for want, got in zip(reference, values, strict=True):
-        if want.shape != got.shape or want.dtype != got.dtype:
-            return math.inf, 1.0
-        if not jax.dtypes.issubdtype(want.dtype, np.inexact):
-            share = max(share, float(np.mean(want != got)) if want.size else 0.0)
-            continue
-        wide = np.complex128 if jax.dtypes.issubdtype(want.dtype, np.complexfloating) else np.float64
-        want, got = want.astype(wide), got.astype(wide)
-        finite = np.isfinite(want)
-        if not np.array_equal(finite, np.isfinite(got)) or not np.array_equal(
-            want[~finite], got[~finite], equal_nan=True
-        ):
-            return math.inf, share
-        scale = float(np.max(np.abs(want[finite]), initial=0.0))
-        largest = float(np.max(np.abs(want[finite] - got[finite]), initial=0.0))
-        worst = max(worst, largest / scale if scale > 0 else (math.inf if largest > 0 else 0.0))
-    return worst, share
-
-
 def run(job: Path) -> dict[str, Any]:
     """Do what a job file says."""
     asked = json.loads(job.read_text())
+    end_with(asked["parent"], job.parent)
     if asked["cpus"]:
         os.sched_setaffinity(0, asked["cpus"])
     try:
@@ -226,8 +189,21 @@ def run(job: Path) -> dict[str, Any]:
         return {"status": "compile_error", "said": str(error).partition("\n")[0]}
     if asked["what"] == "memory":
         return measure_memory(programs[0])
-    named = ("seconds", "takes_turns", "best_s", "tolerance", "most_different")
-    return measure_time(programs, **{name: asked[name] for name in named})
+    allowed = None if asked["allowed"] is None else Allowed(**asked["allowed"])
+    named = ("seconds", "takes_turns", "best_s")
+    return measure_time(programs, allowed=allowed, **{name: asked[name] for name in named})
+
+
+def end_with(parent: int, folder: Path) -> None:
+    """End this process, and remove its folder, when its parent is gone: killed, nobody stops what it had started."""
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(ORPHAN_S)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
 
 
 def _reset_high_water_mark() -> bool:

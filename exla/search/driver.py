@@ -24,7 +24,7 @@ from exla.search.ranker import Prediction, find_ranker
 from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.space import Candidate, Goal, Space
-from exla.search.strategy import STRATEGIES
+from exla.search.strategy import STRATEGIES, Outcome
 from exla.search.trials import Budget, Listener, Tuned, listener
 from exla.search.tune import tune
 from exla.search.weigh import weigh
@@ -172,10 +172,16 @@ def make_space(attempt: Attempt, floor: Peak) -> Space:
 def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> Choice | None:
     """Compile what a strategy asks for until something obeys the limit."""
     session = STRATEGIES.get(name).start(space)
-    while len(asked) < MOST_COMPILES:
+    passed_over = 0
+    while len(asked) + passed_over < MOST_COMPILES:
         candidate = session.ask()
         if candidate is None:
             return None
+        if attempt.is_wrong(candidate.decisions):
+            space.bar(candidate)
+            session.tell(Outcome(status="barred"))
+            passed_over += 1
+            continue
         asked.append(candidate)
         attempt.declined, attempt.sources = space.declined, space.sources
         choice = attempt.candidate(candidate)
@@ -189,7 +195,8 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
         if STRATEGIES.get(name).weighs:
             session.tell(outcome)
             rival = session.ask()
-            other = None if rival is None else attempt.candidate(rival)
+            is_wrong = rival is not None and attempt.is_wrong(rival.decisions)
+            other = None if rival is None or is_wrong else attempt.candidate(rival)
             if rival is not None and other is not None:
                 asked.append(rival)
                 kept, settled = weigh(attempt, choice, other)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from exla.errors import MeasureError
+from exla.search.values import Allowed
 
 NOISE_BYTES = 8 << 20
 """What a process grows by when a program runs that needs next to nothing (0.3 to 5 MiB were seen), rounded up."""
@@ -84,7 +85,7 @@ class Timing:
       reference_s: of the reference, in the same process and in turns; None where there was none.
       spread: half the confidence interval of the median, as a part of it; inf after too few rounds.
       rounds: how many turns there were.
-      error: largest difference from the reference, as a part of the largest value; None where it is not a number.
+      error: how far values are from the reference's (`exla.search.values.Verdict`); None where it is not a number.
       said: what a process that failed said last.
     """
 
@@ -125,8 +126,7 @@ def timed(
     seconds: float = 2.0,
     takes_turns: bool = True,
     best_s: float | None = None,
-    tolerance: float | None = None,
-    most_different: float = 0.0,
+    allowed: Allowed | None = None,
     timeout_s: float = TIMEOUT_S,
     ceiling_bytes: int | None = None,
 ) -> Timing:
@@ -138,8 +138,7 @@ def timed(
       seconds: for the turns, after which they end however little is known.
       takes_turns: whether the reference is timed too, and not only compared with.
       best_s: the best time so far; a program that takes three times as long is given up after one turn.
-      tolerance: what the values may differ by, as a part of the largest; None = they are not compared.
-      most_different: the share of integers among the results that may differ.
+      allowed: what the values may differ by; None = they are not compared.
       timeout_s: seconds after which the process is killed.
       ceiling_bytes: resident memory above which it is killed; None = no such limit.
 
@@ -151,8 +150,7 @@ def timed(
         "seconds": seconds,
         "takes_turns": takes_turns,
         "best_s": best_s,
-        "tolerance": tolerance if reference is not None else None,
-        "most_different": most_different,
+        "allowed": asdict(allowed) if allowed is not None and reference is not None else None,
     }
     return Timing(**_child("time", programs, timeout_s=timeout_s, ceiling_bytes=ceiling_bytes, **asked))
 
@@ -170,7 +168,8 @@ def _child(
         folder = Path(name)
         cpus = sorted(os.sched_getaffinity(0))
         written = [p.write(folder, k) for k, p in enumerate(programs)]
-        (folder / "job.json").write_text(json.dumps({"what": what, "programs": written, "cpus": cpus, **asked}))
+        job = {"what": what, "programs": written, "cpus": cpus, "parent": os.getpid(), **asked}
+        (folder / "job.json").write_text(json.dumps(job))
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": str(int(jax.config.jax_enable_x64))}
         with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
             command = [sys.executable, "-m", "exla.search.child", str(folder / "job.json")]

@@ -13,29 +13,30 @@ The winner is measured once more against the plain program: nothing slower than 
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from exla import _compat
 from exla.errors import ExlaWarning, MeasureError
 from exla.ir.program import Program
 from exla.passes.decisions import Decision
+from exla.search.allowed import allowed_for
 from exla.search.attempt import Attempt, as_recorded
-from exla.search.choice import Choice
+from exla.search.choice import Choice, describe
 from exla.search.measure import Runnable, Timing, timed
 from exla.search.plan_file import write_plan
 from exla.search.record import STATUSES
 from exla.search.records import default_directory
 from exla.search.smaller import Smaller, smaller
 from exla.search.space import Candidate, Space
-from exla.search.strategy import STRATEGIES, Outcome
+from exla.search.strategy import STRATEGIES, Outcome, Session
 from exla.search.trials import Budget, Listener, Trial, Tuned, listener
 from exla.targets.hlo_text import hlo_hash
 
@@ -49,12 +50,8 @@ TIMEOUT_S = 60.0
 """Least seconds until a process is taken for hung; it has twenty times the plain program's time as well."""
 MEMORY_SHARE = 0.8
 """Share of the machine's memory that a process may take before it is stopped."""
-TOLERANCES = {2: 3e-2, 4: 1e-3, 8: 1e-8}
-"""By bytes of the least precise floating point results: what their values may differ by, as a part of the largest."""
 SMALL_BYTES = 1 << 30
 """What the plain program may take at the sizes at which values are compared where the whole one does not fit."""
-MOST_DIFFERENT = 1e-3
-"""Share of integers that may differ where they come from floating point numbers: ties that rounding decides."""
 
 
 @dataclass(kw_only=True)
@@ -81,6 +78,7 @@ class Tuning:
         """Candidate 0, measured where it obeys the limit."""
         bases = [r.extra["base_s"] for r in self.attempt.records() if isinstance(r.extra.get("base_s"), float)]
         self._base_s = next((b for b in bases if math.isfinite(b) and b > 0), None)
+        self._codes.update(self._recorded_codes())
         self.attempt.records_compiled = False
         choice = self.attempt.plain()
         last = self.attempt.tried[-1]
@@ -88,8 +86,9 @@ class Tuning:
         if choice is None:
             self._record(trial, None, None)
         else:
-            trial = self._known(()) or self._measured(trial, self.attempt.call.program, None, None)
-            self._codes[hlo_hash(choice.compiled.as_text())] = trial
+            code = hlo_hash(choice.compiled.as_text())
+            trial = self._known(()) or self._measured(trial, self.attempt.call.program, None, None, code)
+            self._codes[code] = trial
         self._base_s = self._base_s or trial.run_s
         self._default = trial
         self.trials.append(trial)
@@ -100,6 +99,8 @@ class Tuning:
         self.attempt.declined, self.attempt.sources = self.space.declined, self.space.sources
         known = self._known(candidate.all_decisions) if candidate.options is not None else None
         trial = known or self._fresh(candidate)
+        if trial.status == "wrong_result":
+            self.attempt.found_wrong(trial.decisions)
         self.trials.append(trial)
         return trial
 
@@ -116,21 +117,30 @@ class Tuning:
             return known
         twin = self._codes.get(code := hlo_hash(choice.compiled.as_text()))
         if twin is not None:
-            trial = replace(twin, decisions=choice.decisions, source="twin")
-            self._record(trial, choice, None)
+            trial = replace(twin, decisions=choice.decisions, peak_bytes=trial.peak_bytes, source="twin")
+            self._record(trial, choice, None, code=code)
             return trial
-        trial = self._measured(trial, choice.program, choice, candidate)
+        trial = self._measured(trial, choice.program, choice, candidate, code)
         self._codes[code] = trial
         return trial
 
-    def _measured(self, trial: Trial, program: Program, choice: Choice | None, candidate: Candidate | None) -> Trial:
+    def _recorded_codes(self) -> Iterator[tuple[str, Trial]]:
+        """Hash of the optimised HLO -> how it went, of what earlier processes measured."""
+        for record in self.attempt.records():
+            code = record.extra.get("hlo_hash")
+            if isinstance(code, str) and (record.run_s is not None or record.status == "wrong_result"):
+                yield code, Trial(decisions=(), status=record.status, run_s=record.run_s, source="record")
+
+    def _measured(
+        self, trial: Trial, program: Program, choice: Choice | None, candidate: Candidate | None, code: str
+    ) -> Trial:
         """Time a candidate in turns with the plain program; `choice` None = that is the candidate."""
         reference = None
         if choice is not None and candidate is not None:
             if self._runs_plain():
                 reference = self.attempt.runnable(self.attempt.call.program, ())
             elif (found := self._compared_smaller(trial, candidate)) is not None and found.status == "wrong_result":
-                return self._finished(trial, choice, found)
+                return self._finished(trial, choice, found, code)
         best = self.best()
         timing = self._compared(
             self.attempt.runnable(program, trial.decisions),
@@ -140,15 +150,14 @@ class Tuning:
             best_s=None if best is None else best.run_s,
             timeout_s=TIMEOUT_S + 20 * ((best and best.run_s) or 0.0),
         )
-        return self._finished(trial, choice, timing)
+        return self._finished(trial, choice, timing, code)
 
     def _compared(self, program: Runnable, reference: Runnable | None, **how: Any) -> Timing:
         """Time a program after its values were compared, as far as they may differ and it may take memory."""
         return timed(
             program,
             reference=reference,
-            tolerance=tolerance(self.attempt.call.program),
-            most_different=MOST_DIFFERENT,
+            allowed=allowed_for(self.attempt.call.program, exact=self.attempt.options.numerics == "exact"),
             ceiling_bytes=self._usable_bytes(),
             **how,
         )
@@ -157,11 +166,11 @@ class Tuning:
         """What a process that runs programs may take."""
         return int(MEMORY_SHARE * self.attempt.target.usable_bytes())
 
-    def _finished(self, trial: Trial, choice: Choice | None, timing: Timing) -> Trial:
+    def _finished(self, trial: Trial, choice: Choice | None, timing: Timing, code: str) -> Trial:
         if timing.status == "wrong_result" and choice is not None:
             self._report(trial, choice, timing)
         found = replace(trial, status=timing.status, run_s=self._against_default(timing))
-        self._record(found, choice, timing)
+        self._record(found, choice, timing, code=code)
         return found
 
     def _compared_smaller(self, trial: Trial, candidate: Candidate) -> Timing | None:
@@ -220,13 +229,14 @@ class Tuning:
         near = [t for t in found if t.run_s is not None and t.run_s <= least * (1 + NOISE)]
         return min(near, key=lambda t: (t.peak_bytes or 0, len(t.decisions)))
 
-    def winner(self) -> Choice | None:
-        """The best, measured once more against the plain program where that obeys the limit."""
+    def winner(self, *, measured: bool = True) -> Choice | None:
+        """The best, `measured` once more against the plain program where that obeys the limit."""
         best, default = self.best(), self._default
         if best is None:
             return None
         choice = self.attempt.again(best.decisions, "search")
-        if best.decisions and default is not None and default.status == "ok" and not self._has_won(best):
+        is_rival = default is not None and default.status == "ok" and not self._has_won(best)
+        if measured and best.decisions and default is not None and is_rival:
             assert choice is not None
             timing = timed(
                 self.attempt.runnable(choice.program, best.decisions),
@@ -260,12 +270,16 @@ class Tuning:
                 )
         return None
 
-    def _record(self, trial: Trial, choice: Choice | None, timing: Timing | None, *, winner: bool = False) -> None:
+    def _record(
+        self, trial: Trial, choice: Choice | None, timing: Timing | None, *, winner: bool = False, code: str = ""
+    ) -> None:
         if trial.status not in STATUSES:  # "barred" is none
             return
         if not winner and self._known(trial.decisions) is not None:
             return
         extra: dict[str, Any] = {"winner": True} if winner else {}
+        if code:
+            extra["hlo_hash"] = code
         if timing is not None:
             extra.update(rounds=timing.rounds, said=timing.said, base_s=self._base_s)
             extra.update(
@@ -283,23 +297,27 @@ class Tuning:
         )
 
     def _report(self, trial: Trial, choice: Choice, timing: Timing) -> None:
-        """Leave a file with which the wrong values can be seen again, and say so."""
-        folder = default_directory() / "wrong"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.attempt.key.get('program', 'program')}-{len(self.trials)}.plan.json"
-        write_plan(
-            path,
-            call=self.attempt.call,
-            target=self.attempt.target,
-            options=self.attempt.options,
-            limit_bytes=self.attempt.limit_bytes,
-            decisions=trial.decisions,
-            error=timing.error,
-            hlo_hash=hlo_hash(choice.compiled.as_text()),
-        )
+        """Leave a file with which the wrong values can be seen again, where one can be written, and say so."""
+        program = describe(self.attempt.call, self.attempt.target)["program"]
+        path = default_directory() / "wrong" / f"{program}-{len(self.trials)}.plan.json"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_plan(
+                path,
+                call=self.attempt.call,
+                target=self.attempt.target,
+                options=self.attempt.options,
+                limit_bytes=self.attempt.limit_bytes,
+                decisions=trial.decisions,
+                error=timing.error,
+                hlo_hash=hlo_hash(choice.compiled.as_text()),
+            )
+            report = f"please report it with {path}, which exla.load replays"
+        except OSError as error:
+            report = f"please report it; its decisions could not be written to {path}: {error}"
         warnings.warn(
-            f"{trial}: its values differ from the plain program's by {timing.error} of the largest. It is not used; "
-            f"please report it with {path}, which exla.load replays",
+            f"{trial}: its values differ from the plain program's by {timing.error} of the largest, or by as much of "
+            f"themselves. It is not used; {report}",
             ExlaWarning,
             stacklevel=2,
         )
@@ -327,25 +345,15 @@ def tune(attempt: Attempt, space: Space, budget: Budget) -> Tuned:
     tuning = Tuning(attempt=attempt, space=space, seed=heard.seed)
     session = STRATEGIES.get(attempt.options.search).start(space, heard.seed)
     stop = "exhausted"
-    try:
-        heard.trial(tuning.default(), tuning.best())
-        while (candidate := session.ask()) is not None:
-            if len(tuning.trials) > budget.trials:
-                stop = "trials"
-                break
-            if time.perf_counter() - attempt.started > budget.seconds:
-                stop = "seconds"
-                break
-            trial = tuning.candidate(candidate)
-            heard.trial(trial, tuning.best())
-            if trial.status == "barred":
-                space.bar(candidate)
-            session.tell(Outcome(status=trial.status, peak_bytes=trial.peak_bytes, run_s=trial.run_s))
-    except KeyboardInterrupt:
-        stop = "interrupted"
-        if tuning.best() is None:
-            raise
-    choice = tuning.winner()
+    with interruptible() as interrupted:
+        try:
+            stop = _search(tuning, session, budget, heard, interrupted)
+            choice = tuning.winner(measured=not interrupted.is_set())
+        except KeyboardInterrupt:
+            stop = "interrupted"
+            if tuning.best() is None:
+                raise
+            choice = tuning.winner(measured=False)
     found = Tuned(
         choice=choice,
         trials=tuple(tuning.trials),
@@ -357,8 +365,39 @@ def tune(attempt: Attempt, space: Space, budget: Budget) -> Tuned:
     return found
 
 
-def tolerance(program: Program) -> float:
-    """What values may differ by, as a part of the largest: by the least precise floating point type among results."""
-    dtypes = [v.aval.dtype for v in program.outvars if _compat.is_differentiable(v.aval.dtype)]
-    parts = [_compat.item_bytes(d) // (1 + np.issubdtype(d, np.complexfloating)) for d in dtypes]
-    return TOLERANCES.get(min(parts, default=4), max(TOLERANCES.values()))
+def _search(tuning: Tuning, session: Session, budget: Budget, heard: Listener, interrupted: threading.Event) -> str:
+    """Measure candidates until there is a reason to stop, which is returned."""
+    heard.trial(tuning.default(), tuning.best())
+    while (candidate := session.ask()) is not None:
+        if interrupted.is_set():
+            return "interrupted"
+        if len(tuning.trials) > budget.trials:
+            return "trials"
+        if time.perf_counter() - tuning.attempt.started > budget.seconds:
+            return "seconds"
+        trial = tuning.candidate(candidate)
+        heard.trial(trial, tuning.best())
+        if trial.status == "barred":
+            tuning.space.bar(candidate)
+        session.tell(Outcome(status=trial.status, peak_bytes=trial.peak_bytes, run_s=trial.run_s))
+    return "exhausted"
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets besides raising KeyboardInterrupt, which a callback from C++ may swallow."""
+    event = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield event
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        event.set()
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,5 +1,12 @@
 """Memory as the operating system sees it: `verify="run"`."""
 
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +14,11 @@ import pytest
 
 import exla
 from exla.options import Options
-from exla.search import attempt, child, measure
+from exla.search import attempt, child, measure, values
 from exla.search.attempt import Attempt
 from exla.search.measure import Runnable
 from exla.search.records import RecordStore
+from exla.search.values import Allowed
 from exla.targets.base import TARGETS
 from tests.sweep import all_but
 
@@ -96,10 +104,10 @@ def test_a_timed_program_is_compared_before_it_is_timed():
     plain = Runnable(fn=lambda x: x @ x, structs=structs, options={})
     halves = Runnable(fn=lambda x: x[:, :250] @ x[:250] + x[:, 250:] @ x[250:], structs=structs, options={})
     wrong = Runnable(fn=lambda x: (x @ x).at[3, 4].add(10.0), structs=structs, options={})
-    good = measure.timed(halves, reference=plain, seconds=0.2, tolerance=1e-4)
+    good = measure.timed(halves, reference=plain, seconds=0.2, allowed=Allowed(tolerance=1e-4))
     assert good.status == "ok" and good.run_s > 0 and good.reference_s > 0 and good.rounds >= 1
     assert 0 <= good.error < 1e-5
-    bad = measure.timed(wrong, reference=plain, seconds=0.2, tolerance=1e-4)
+    bad = measure.timed(wrong, reference=plain, seconds=0.2, allowed=Allowed(tolerance=1e-4))
     assert bad.status == "wrong_result" and bad.run_s is None and bad.error > 1e-3
 
 
@@ -108,13 +116,58 @@ def test_constants_cross_over_with_their_values():
     structs = [jax.ShapeDtypeStruct((1000,), jnp.bfloat16), jax.ShapeDtypeStruct((1000,), jnp.float32)]
     taken = Runnable(fn=lambda c, x: c.astype(jnp.float32) + x, structs=structs, consts=[table], options={})
     alone = Runnable(fn=lambda x: (jnp.arange(1000) % 256).astype(jnp.float32) + x, structs=structs[1:], options={})
-    assert measure.timed(taken, reference=alone, seconds=0.1, tolerance=1e-6).status == "ok"
+    assert measure.timed(taken, reference=alone, seconds=0.1, allowed=Allowed(tolerance=1e-6)).status == "ok"
+
+
+def test_keys_are_made_up_too():
+    key = jax.eval_shape(lambda: jax.random.split(jax.random.key(0, impl="rbg"), 3))
+    program = Runnable(fn=lambda k: jax.random.uniform(k[1], (8,)), structs=[key], options={})
+    found = measure.timed(program, reference=program, seconds=0.1, allowed=Allowed(tolerance=0.0))
+    assert found.status == "ok" and found.run_s is not None
+
+
+ENDLESS = """
+import jax, jax.numpy as jnp
+from exla.search.measure import Runnable, timed
+def endless(x):
+    return jax.lax.while_loop(lambda x: x[0] < 2, lambda x: jnp.sin(x), x)
+timed(Runnable(fn=endless, structs=[jax.ShapeDtypeStruct((300_000,), jnp.float32)], options={}))
+"""
+
+
+def processes_of(folder):
+    """Those whose command line names something in a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder) in path.read_bytes().decode(errors="replace"):
+                found.append(path.parent.name)
+    return found
+
+
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert condition()
+
+
+def test_a_process_that_measures_ends_with_the_one_that_started_it(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    parent = subprocess.Popen([sys.executable, "-c", ENDLESS], env=environment)
+    wait_for(lambda: processes_of(tmp_path))
+    time.sleep(2)  # it has begun to run
+    assert processes_of(tmp_path)
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not processes_of(tmp_path))
+    wait_for(lambda: not list(tmp_path.glob("exla-*")))
 
 
 def test_a_hopeless_candidate_is_given_up_after_one_turn():
     avals = [jax.ShapeDtypeStruct((30, 30), jnp.float32)]
     program = child.Loaded(compiled=lambda x: (jnp.sort(x),), consts=(), avals=avals)
-    how = {"seconds": 5, "takes_turns": True, "tolerance": None, "most_different": 0.0}
+    how = {"seconds": 5, "takes_turns": True, "allowed": None}
     assert child.measure_time([program], best_s=1e-9, **how)["rounds"] == 1
     assert child.measure_time([program], best_s=None, **how)["rounds"] >= child.LEAST_ROUNDS
 
@@ -146,8 +199,8 @@ def test_a_process_above_its_ceiling_is_stopped_and_one_that_crashes_is_a_status
 )
 def test_the_difference_of_two_results(want, got, expected):
     pair = expected if isinstance(expected, tuple) else (expected, 0.0)
-    assert child.difference([np.array(want)], [np.array(got)]) == pytest.approx(pair)
-    assert child.difference([np.array(want)], [np.array([*got, 1])]) == (np.inf, 1.0)
+    assert values.difference([np.array(want)], [np.array(got)]) == pytest.approx(pair)
+    assert values.difference([np.array(want)], [np.array([*got, 1])]) == (np.inf, 1.0)
 
 
 @pytest.mark.parametrize(("times", "precise"), [([1.0] * 4, False), ([1.0] * 5, True), ([1.0, 1.2] * 5, False)])

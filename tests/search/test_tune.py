@@ -1,5 +1,6 @@
 """Searches that measure: what is measured once, what wins, and what survives a kill."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +23,7 @@ from exla.ir.fingerprint import fingerprint
 from exla.passes.decisions import CompileOption, Split
 from exla.passes.unless import EXPANSIONS
 from exla.search import attempt, tune
+from exla.search.attempt import as_recorded
 from exla.search.measure import Timing
 from exla.search.records import RecordStore
 from exla.search.smaller import smaller
@@ -140,6 +143,98 @@ def test_a_wrong_candidate_is_reported_with_a_file_that_replays_it_and_never_win
     folder = Path(os.environ["EXLA_RECORDS_DIR"]) / "wrong"
     path = next(folder.glob("*.plan.json"))
     assert exla.load(path, farthest, SHAPES).plan.decisions in [t.decisions for t in wrong]
+
+
+class All:
+    """Chunks of every size."""
+
+    def __contains__(self, chunk):
+        return True
+
+
+def changes(decisions):
+    return tuple(d for d in decisions if not isinstance(d, CompileOption))
+
+
+@pytest.mark.parametrize("records", ["append", "off"])
+def test_what_was_wrong_is_not_chosen_by_prediction_either_now_or_by_another_process(monkeypatch, records):
+    Clock(monkeypatch, wrong=All())
+    with pytest.warns(exla.ExlaWarning, match="values differ"):
+        plan, found = search(trials=3, records=records)
+    wrong = {changes(t.decisions) for t in found.trials if t.status == "wrong_result"}
+    assert wrong and changes(plan.decisions) not in wrong and plan.compiled_bytes <= 64 << 10
+    again = exla.jit(farthest, memory_limit="64KiB", records=records).plan(*SHAPES)
+    assert (changes(again.decisions) in wrong) == (records == "off")  # nobody can know
+
+
+def test_what_was_chosen_before_is_not_replayed_once_it_is_known_to_be_wrong(monkeypatch):
+    chosen = exla.jit(farthest, memory_limit="64KiB").plan(*SHAPES)
+    assert exla.jit(farthest, memory_limit="64KiB").plan(*SHAPES).source == "record"
+    store = RecordStore()
+    last = store.read().records[-1]
+    store.append(replace(last, status="wrong_result", run_s=None))
+    again = exla.jit(farthest, memory_limit="64KiB").plan(*SHAPES)
+    assert again.source == "search" and changes(again.decisions) != changes(chosen.decisions)
+
+
+def test_a_report_that_cannot_be_written_costs_nothing_but_the_report(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(tune, "default_directory", lambda: tmp_path / "file" / "below")
+    Clock(monkeypatch, wrong=All())
+    with pytest.warns(exla.ExlaWarning, match="could not be written"):
+        plan, _ = search(trials=2)
+    assert plan.compiled_bytes <= 64 << 10
+
+
+def test_what_compiles_to_code_that_another_process_measured_is_its_twin(monkeypatch):
+    clock = Clock(monkeypatch)
+    _, found = search(trials=7)
+    twin = next(t for t in found.trials if t.source == "twin")
+    folder = RecordStore().directory
+    plain = as_recorded(twin.decisions)
+    for path in folder.glob("*.jsonl"):
+        kept = [line for line in path.read_text().splitlines() if json.loads(line)["decisions"] != plain]
+        path.write_text("".join(f"{line}\n" for line in kept))
+    count = len(clock.asked)
+    _, again = search(trials=7)
+    assert next(t for t in again.trials if t.decisions == twin.decisions).source == "twin"
+    assert len(clock.asked) == count
+
+
+def test_ctrl_c_that_a_callback_swallowed_still_ends_the_search(monkeypatch):
+    Clock(monkeypatch)
+    seen = []
+
+    def swallow(trial, best):
+        seen.append(trial)
+        if len(seen) == 3:
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(5)
+
+    found = []
+    token = listener.set(Listener(trial=swallow, done=found.append))
+    try:
+        plan = exla.jit(farthest, memory_limit="64KiB", search="measured", search_trials=20).plan(*SHAPES)
+    finally:
+        listener.reset(token)
+    assert found[0].stop == "interrupted" and len(seen) == 3 and plan.decisions
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_while_the_winner_is_measured_again_keeps_it(monkeypatch):
+    clock = Clock(monkeypatch, plain_s=0.1, seconds=lambda chunks: 0.05)
+    original = clock.timed
+
+    def timed(program, *, seconds, **kwargs):
+        if seconds > tune.TURN_S:
+            raise KeyboardInterrupt
+        return original(program, **kwargs)
+
+    monkeypatch.setattr(tune, "timed", timed)
+    plan, found = search(limit="1GiB", trials=4)
+    assert found.stop == "interrupted" and plan.decisions
+    assert exla.jit(farthest, memory_limit="1GiB").plan(*SHAPES).decisions == plan.decisions
 
 
 def search_with_wrong(monkeypatch):
