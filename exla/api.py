@@ -36,7 +36,7 @@ from exla.ir.program import Program, as_struct
 from exla.observe import announce
 from exla.options import Options
 from exla.passes.replace import check_names
-from exla.placement import Placement, committed, placement, whole, with_results_typed
+from exla.placement import Placement, committed, placement, target_of, whole, with_results_typed
 from exla.planned import Lowered, Planned, check_attached, tracing
 from exla.report.plan import Plan, explain_text
 from exla.saved import SavedPlan
@@ -142,8 +142,9 @@ class JitFunction:
 
         Arguments as for `plan`. Nothing is compiled.
         """
-        target = find_target(self._options.target)
-        return space_of(self._read(target, self._signature(args, kwargs)[0], args, kwargs)[0], target, self._options)
+        leaves = self._signature(args, kwargs)[0]
+        target = target_of(self._options.target, self._jit_arguments, leaves)
+        return space_of(self._read(target, leaves, args, kwargs)[0], target, self._options)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """jax.jit's `trace` of the unchanged function."""
@@ -183,7 +184,7 @@ class JitFunction:
                 return self._planned[key]
             if key in self._refused:
                 raise copy.copy(self._refused[key])
-            target = find_target(self._options.target)
+            target = target_of(self._options.target, self._jit_arguments, leaves)
             call, jitted, out_tree, place = self._read(target, leaves, args, kwargs)
             try:
                 choice = self._choose(call, target, place)
@@ -269,11 +270,15 @@ class JitFunction:
     def _on_target(
         self, target: Target, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]
     ) -> tuple[Sequence[Any], tuple, dict[str, Any]]:
-        """The call's arguments as ShapeDtypeStructs on a device that is not JAX's default one."""
+        """The call's arguments as ShapeDtypeStructs on a device that is not JAX's default one.
+
+        What lies on a device of another kind is taken for a value that lies nowhere yet (`target_of`).
+        """
         said = any(self._jit_arguments.get(name) is not None for name in ("in_shardings", "device", "backend"))
         if said or target.sharding() is None:
             return leaves, args, kwargs
-        structs = [as_struct(_compat.typeof(x), committed(x)) for x in leaves]
+        places = [s if s is not None and all(map(target.has, s.device_set)) else None for s in map(committed, leaves)]
+        structs = [as_struct(_compat.typeof(x), place) for x, place in zip(leaves, places, strict=True)]
         placed = place_all(target, structs)
         tree = jax.tree.structure(self._dynamic(args, kwargs))
         given, named = jax.tree.unflatten(tree, placed)

@@ -28,7 +28,7 @@ from exla.options import Options
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import projected
 from exla.search.driver import limit_of
-from exla.targets.base import Target
+from exla.targets.base import TARGETS, Target, find_target
 from exla.units import format_bytes
 
 
@@ -122,6 +122,48 @@ def placement(
         devices=frozenset(d for s in said if isinstance(s, Sharding) for d in s.device_set),
         unknown=next((s for s in said if not isinstance(s, Sharding)), None),
     )
+
+
+def target_of(name: str | None, jit_arguments: Mapping[str, Any], leaves: Sequence[Any]) -> Target:
+    """What a call is compiled for: the target of a name, else that of the devices that its placement names.
+
+    Args:
+      name: of the target; None where the user says nothing.
+      jit_arguments: what `jax.jit` was given.
+      leaves: flat arguments: arrays or ShapeDtypeStructs.
+
+    Raises:
+      ExlaError: if the call is placed on devices of another kind. Single arguments that lie elsewhere are no reason
+        where the target is not attached: what is compiled then does not run on them.
+    """
+    said = _named_devices(jit_arguments)
+    placed = [s.device_set for x in leaves if isinstance(s := committed(x), Sharding)]
+    devices = said.union(*placed)
+    found = find_target(name)
+    if all(map(found.has, devices)):
+        return found
+    if name is None:
+        for other in map(TARGETS.get, TARGETS):
+            if all(map(other.has, devices)) and (":" in other.name or other.attached()):
+                return other
+    single = all(len(one) == 1 for one in placed if not all(map(found.has, one)))
+    if not found.attached() and all(map(found.has, said)) and single:
+        return found
+    kinds = ", ".join(sorted({f"{d.platform} ({d.device_kind})" for d in devices if not found.has(d)}))
+    raise ExlaError(
+        f"this call is placed on {kinds}, and is to be compiled for {found.name}: give arguments, shardings and "
+        "devices of that target, or ShapeDtypeStructs without a sharding, or leave target out"
+    )
+
+
+def _named_devices(jit_arguments: Mapping[str, Any]) -> frozenset[Any]:
+    """The devices that arguments of `jax.jit` name."""
+    device, backend = jit_arguments.get("device"), jit_arguments.get("backend")
+    if backend is not None and device is None:
+        device = jax.devices(backend)[0]
+    shardings = jax.tree.leaves([jit_arguments.get(name) for name in ("in_shardings", "out_shardings")])
+    found = frozenset(d for s in shardings if isinstance(s, Sharding) for d in s.device_set)
+    return found if device is None else found | {device}
 
 
 def with_results_typed(place: Placement, closed: Any, compile_plain: Callable[[], Any]) -> Placement:

@@ -92,11 +92,13 @@ class Accelerator:
         memory = int((device.memory_stats() or {}).get("bytes_limit", smallest.memory_bytes))
         return replace(smallest, name=self.name, kinds=(device.device_kind,), memory_bytes=memory)
 
+    def has(self, device: Any) -> bool:
+        platform = {"cuda": "gpu"}.get(self.platform, self.platform)  # devices are named by the other name
+        return device.platform == platform and self._named in (None, sheet_of(device.device_kind, self._sheets))
+
     def attached_device(self) -> Any:
         """The first attached device of this kind, or None."""
-        named = self._named
-        fitting = (d for d in _attached(self.platform) if named in (None, sheet_of(d.device_kind, self._sheets)))
-        return next(fitting, None)
+        return next(filter(self.has, _attached(self.platform)), None)
 
     def attached(self) -> bool:
         return self.attached_device() is not None

@@ -67,6 +67,9 @@ class Target(Protocol):
     def attached(self) -> bool:
         """Whether such a device is here, so that what is compiled can run."""
 
+    def has(self, device: Any) -> bool:
+        """Whether a device, attached or described, is of this kind."""
+
     def sharding(self) -> Sharding | None:
         """Where programs live that say nothing about it; None = on JAX's default device."""
 

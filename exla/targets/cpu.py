@@ -52,6 +52,9 @@ class Cpu:
     def attached(self) -> bool:
         return True
 
+    def has(self, device: Any) -> bool:
+        return device.platform == "cpu"
+
     def sharding(self) -> Sharding | None:
         """None where the default device is a CPU, else this machine's first."""
         return None if jax.default_backend() == "cpu" else SingleDeviceSharding(jax.devices("cpu")[0])

@@ -103,6 +103,7 @@ def test_an_attached_device_is_known_by_the_longest_beginning_of_its_kind():
 
 
 class FakeDevice:
+    platform = "gpu"
     device_kind = "NVIDIA H200"
 
     def memory_stats(self):
