@@ -127,6 +127,7 @@ def timed(
     takes_turns: bool = True,
     best_s: float | None = None,
     allowed: Allowed | None = None,
+    other_options: Sequence[Mapping[str, str]] = (),
     timeout_s: float = TIMEOUT_S,
     ceiling_bytes: int | None = None,
 ) -> Timing:
@@ -139,6 +140,7 @@ def timed(
       takes_turns: whether the reference is timed too, and not only compared with.
       best_s: the best time so far; a program that takes three times as long is given up after one turn.
       allowed: what the values may differ by; None = they are not compared.
+      other_options: compile options under which the reference is right too; it is compiled with them where it differs.
       timeout_s: seconds after which the process is killed.
       ceiling_bytes: resident memory above which it is killed; None = no such limit.
 
@@ -150,6 +152,7 @@ def timed(
         "seconds": seconds,
         "takes_turns": takes_turns,
         "best_s": best_s,
+        "other_options": [dict(options) for options in other_options],
         "allowed": asdict(allowed) if allowed is not None and reference is not None else None,
     }
     return Timing(**_child("time", programs, timeout_s=timeout_s, ceiling_bytes=ceiling_bytes, **asked))

@@ -158,6 +158,7 @@ class Tuning:
             program,
             reference=reference,
             allowed=allowed_for(self.attempt.call.program, exact=self.attempt.options.numerics == "exact"),
+            other_options=self.space.option_sets,
             ceiling_bytes=self._usable_bytes(),
             **how,
         )

@@ -119,6 +119,19 @@ def test_constants_cross_over_with_their_values():
     assert measure.timed(taken, reference=alone, seconds=0.1, allowed=Allowed(tolerance=1e-6)).status == "ok"
 
 
+def test_a_candidate_is_right_that_agrees_with_the_reference_under_other_options(monkeypatch):
+    """XLA's libraries are not always right, and the plain program is not either then."""
+    avals = [jax.ShapeDtypeStruct((30, 30), jnp.float32)]
+    wrong, right, off = (
+        child.Loaded(compiled=jax.jit(f), consts=(), avals=avals)
+        for f in (lambda x: (x + 1,), lambda x: (x,), lambda x: (x + 2,))
+    )
+    how = {"seconds": 0.1, "takes_turns": True, "best_s": None, "allowed": Allowed(tolerance=1e-3)}
+    assert child.measure_time([wrong, right], **how)["status"] == "wrong_result"
+    assert child.measure_time([wrong, right], others=iter([off, right]), **how)["status"] == "ok"
+    assert child.measure_time([wrong, right], others=iter([off]), **how)["status"] == "wrong_result"
+
+
 def test_keys_are_made_up_too():
     key = jax.eval_shape(lambda: jax.random.split(jax.random.key(0, impl="rbg"), 3))
     program = Runnable(fn=lambda k: jax.random.uniform(k[1], (8,)), structs=[key], options={})
