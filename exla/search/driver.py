@@ -24,7 +24,7 @@ from exla.search.ranker import Prediction, find_ranker
 from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
 from exla.search.space import Candidate, Goal, Space
-from exla.search.strategy import STRATEGIES, Outcome
+from exla.search.strategy import STRATEGIES, Outcome, Session
 from exla.search.trials import Budget, Listener, Tuned, listener
 from exla.search.tune import tune
 from exla.search.weigh import weigh
@@ -192,6 +192,8 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
             session.tell(outcome)
             continue
         settled = ""
+        if STRATEGIES.get(name).improves:
+            candidate, choice = _improved(attempt, session, candidate, choice)
         if STRATEGIES.get(name).weighs:
             session.tell(outcome)
             rival = session.ask()
@@ -205,6 +207,18 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
                 attempt.chosen(choice)
         return _with_prediction(choice, space, candidate, settled)
     return None
+
+
+def _improved(attempt: Attempt, session: Session, candidate: Candidate, choice: Choice) -> tuple[Candidate, Choice]:
+    """What obeys too and is predicted to be faster than what obeys, as long as the strategy asks for such."""
+    session.tell(attempt.outcome())
+    while (faster := session.ask()) is not None and faster.seconds < candidate.seconds:
+        other = None if attempt.is_wrong(faster.decisions) else attempt.candidate(faster)
+        if other is None:
+            return candidate, replace(choice, tried=tuple(attempt.tried))
+        candidate, choice = faster, other
+        session.tell(attempt.outcome())
+    return candidate, choice
 
 
 def _learn(target: Target, space: Space, tuned: Tuned) -> None:

@@ -96,12 +96,15 @@ class Strategy:
       propose: the generator.
       measures: whether it is told how long candidates run, and goes on after the first that obeys the limit.
       weighs: whether what it asks after the first that obeys is a rival of that, to be compiled and weighed against it.
+      improves: whether what it asks after the first that obeys is to be used instead, where it is predicted to be
+        faster and obeys too.
     """
 
     name: str
     propose: Propose
     measures: bool
     weighs: bool = False
+    improves: bool = False
 
     def start(self, space: SearchSpace, seed: int = 0) -> Session:
         """A session of this strategy on a space."""
@@ -140,11 +143,14 @@ class Session:
 STRATEGIES: Registry[Strategy] = Registry("strategy", package="exla.search.strategies")
 
 
-def strategy(name: str, *, measures: bool, weighs: bool = False) -> Callable[[Propose], Propose]:
+def strategy(
+    name: str, *, measures: bool, weighs: bool = False, improves: bool = False
+) -> Callable[[Propose], Propose]:
     """Register a generator as a strategy."""
 
     def add(propose: Propose) -> Propose:
-        STRATEGIES.register(name)(Strategy(name=name, propose=propose, measures=measures, weighs=weighs))
+        flags = {"measures": measures, "weighs": weighs, "improves": improves}
+        STRATEGIES.register(name)(Strategy(name=name, propose=propose, **flags))
         return propose
 
     return add

@@ -134,7 +134,7 @@ def test_what_is_projected_far_above_the_limit_is_not_tried_again_and_again(proj
 def test_what_is_far_above_the_limit_gives_way_to_what_is_sealed(monkeypatch):
     """Of what is not sealed one candidate is asked about, and nothing is ranked again before the sealed ones are."""
     far = replace(measured(split(8), status="over_limit"), projected_bytes=2000)
-    near = replace(measured(SEAL, split(8), run_s=1.0), projected_bytes=900)
+    near = replace(measured(SEAL, split(8), run_s=1.0), projected_bytes=600)
     everything, ranked = space([far, near]), []
 
     def in_order(self, start, goal=None):
@@ -150,6 +150,29 @@ def test_what_is_far_above_the_limit_gives_way_to_what_is_sealed(monkeypatch):
         session.tell(everything.outcome(candidate))
     assert ranked == [(), (SEAL,)]
     assert asked[-2:] == [far.decisions, near.decisions]
+
+
+def test_what_is_projected_far_too_high_gives_way_to_what_is_predicted_to_be_much_faster(monkeypatch):
+    """The compiler counts 300 bytes beside arguments and results where 700 are projected."""
+    fine = replace(measured(split(1), run_s=9.0, predicted_s=9.0), projected_bytes=900)
+    coarse = replace(measured(split(64), run_s=1.0, predicted_s=1.0), projected_bytes=1500)
+    coarser = replace(measured(split(128), run_s=0.9, predicted_s=0.9), projected_bytes=2000)
+    goals = []
+
+    def within(self, start, goal=None):
+        goals.append(goal)
+        return sorted((c for c in self._of(start) if c.peak.bytes <= goal.bytes), key=lambda c: c.seconds)
+
+    monkeypatch.setattr(RecordedSpace, "ranked", within)
+    for candidates, expected in (([fine, coarse, coarser], [1, 64]), ([fine], [1])):
+        everything = space(candidates)
+        session, asked = STRATEGIES.get("analytic").start(everything, 0), []
+        while (candidate := session.ask()) is not None:
+            asked += [d.chunk for d in candidate.decisions if isinstance(d, Split)]
+            peak = {1: 500, 64: 900}[asked[-1]] if asked else 2000
+            session.tell(Outcome(status="ok" if asked else "over_limit", peak_bytes=peak))
+        assert asked == expected
+    assert goals[1].bytes == 200 + int(0.9 * 800 * 700 / 300)
 
 
 def test_what_one_split_was_projected_too_low_by_is_held_against_others_only_when_several_failed():

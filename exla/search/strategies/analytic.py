@@ -5,7 +5,9 @@ The prediction is a roofline for the target (`exla.search.cost`), and the candid
 
 *The cap is a bound, not a target*: among programs under it the one with the smallest predicted time wins, and
 that is usually one whose chunks stay in cache. Where the compiler counts more than was projected, the goal is
-tightened by as much: at first for what is cut in the same places alone, and once several of them failed for all.
+tightened by as much: at first for what is cut in the same places alone, and once several of them failed for all. Where
+it counts less of the first that obeys, the goal is loosened by as much, and what is predicted to be much faster is
+asked for: projected too high, chunks would be small for nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +32,16 @@ PLACES = 3
 """After so many candidates that are over the limit, whatever is cut elsewhere is expected to be so as well."""
 FEW_SPLITS = 2
 """One after another; what is met by so few from one start is taken before what takes more from the one before."""
+MOST_LOOSENED = 2
+FAR_TOO_HIGH = 1.5
+"""Times what the compiler counts beside arguments and results that is projected: there may be better then."""
+MUCH_FASTER = 0.75
+"""Share of the predicted time of what obeys, below which something with a higher projected peak is worth compiling."""
 FAR, NEARER = 1.25, 0.95
 """What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried."""
 
 
-@strategy("analytic", measures=False)
+@strategy("analytic", measures=False, improves=True)
 def analytic(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by prediction, and the next best; with the rewrites, and without where nothing obeys with them.
 
@@ -137,6 +144,7 @@ def _descend(
         tried.projected = min(tried.projected, first.peak.bytes)
         outcome = yield first
         if outcome.status == "ok":
+            yield from _loosened(space, start, goal, first, outcome)
             yield from each(found[1:])  # for a driver that measures
             return True
         if outcome.status == "barred":
@@ -147,6 +155,28 @@ def _descend(
             return False
         goal = goals[_places(first)] = tightened(goal, first, outcome, space.goal.bytes)
     return False
+
+
+def _loosened(space: SearchSpace, start: Candidate, goal: Goal, candidate: Candidate, outcome: Outcome) -> Steps:
+    """Ask for what is predicted to be much faster, as far as the compiler's word of what obeys leaves room for it."""
+    for _ in range(MOST_LOOSENED):
+        room = space.goal.bytes - _fixed(candidate)
+        taken = max((outcome.peak_bytes or 0) * outcome.devices - _fixed(candidate), 1)
+        projected = candidate.peak.bytes - _fixed(candidate)
+        if outcome.peak_bytes is None or projected <= FAR_TOO_HIGH * taken:
+            return
+        looser = replace(goal, bytes=_fixed(candidate) + int(0.9 * room * projected / taken))
+        faster = next(iter(space.ranked(start, looser)), candidate)
+        if not faster.splits or faster.seconds > MUCH_FASTER * candidate.seconds:
+            return
+        outcome = yield faster
+        if outcome.status != "ok":
+            return
+        candidate = faster
+
+
+def _fixed(candidate: Candidate) -> int:
+    return candidate.peak.arguments_bytes + candidate.peak.outputs_bytes
 
 
 def _places(candidate: Candidate) -> tuple[Any, ...]:
@@ -190,7 +220,7 @@ def _is_hopeless(space: SearchSpace, candidate: Candidate, last: Candidate | Non
 def tightened(goal: Goal, candidate: Candidate, outcome: Outcome, limit_bytes: int) -> Goal:
     """The goal that a candidate would have had to have, to obey by the compiler's word."""
     over = 2 * limit_bytes if outcome.peak_bytes is None else outcome.peak_bytes * outcome.devices
-    fixed = candidate.peak.arguments_bytes + candidate.peak.outputs_bytes
+    fixed = _fixed(candidate)
     share = max(limit_bytes - fixed, 0) / max(over - fixed, 1)
     return replace(
         goal, bytes=fixed + max(int((min(goal.bytes, candidate.peak.bytes) - fixed) * min(share, 0.9) * 0.9), 0)
