@@ -29,6 +29,7 @@ MOST_SPLITS = 8
 BEAM = 3
 FINALISTS = 3
 ANY = 1 << 62
+FEW_TRIPS = 64
 CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
 """Working sets that are tried, as multiples of what stays in cache."""
 
@@ -112,7 +113,11 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
         second = max(first, min(4 * first, most))
         with tolerate(f"trying to {seed.split(first)}"):
             at_first = space.cut(parent, seed, first)
-            at_second = space.cut(parent, seed, second) if second > first else at_first
+            if region.least_chunk < first and not space.is_met(at_first, goal) and is_short(seed):
+                second, first = first, region.least_chunk
+                at_first, at_second = space.cut(parent, seed, first), at_first
+            else:
+                at_second = space.cut(parent, seed, second) if second > first else at_first
         if at_first is None or at_second is None:
             continue
         smaller = min(at_first.peak.bytes, at_second.peak.bytes)
@@ -135,6 +140,11 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
             yield from ((candidate, True) for candidate in _chunk_sizes(space, parent, goal, smallest))
 
 
+def is_short(seed: Seed) -> bool:
+    """Whether an axis is so short that chunks of the smallest size may be the fastest."""
+    return seed.region.size <= FEW_TRIPS * seed.region.least_chunk
+
+
 def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> Iterator[Candidate]:
     """A split that was probed at two chunk sizes, at more of them."""
     machine, (seed, first, at_first, second, at_second) = space.machine, tried
@@ -151,6 +161,8 @@ def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> 
         yield at_second
     if at_first.peak.bytes > goal.bytes:
         return
+    if least < first and is_short(seed):
+        yield space.cut(parent, seed, least)
     sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
     known = {first}
     arranged = space.arranged(at_first, replace(goal, bytes=ANY))
