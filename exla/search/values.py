@@ -70,34 +70,60 @@ def compare(reference: Run, candidate: Run, avals: Sequence[Any], allowed: Allow
       avals: types of the arguments.
       allowed: what the values may differ by.
     """
-    tolerance, most_different = allowed.tolerance, allowed.most_different
     verdict = Verdict(agree=True, error=0.0)
     for kind in allowed.kinds:
         arguments = made_up(avals, kind)
         want, got = _values(reference, arguments), _values(candidate, arguments)
-        error, share = difference(want, got)
-        typical = typical_difference(want, got)
-        agree = max(error, typical) <= tolerance and share <= most_different
-        if not agree and _same_types(want, got):
-            other = _values(reference, [_shaken(a) for a in arguments])
-            moved, moved_share = difference(want, other)
-            agree = (
-                error <= max(tolerance, SHAKEN * moved)
-                and typical <= max(tolerance, SHAKEN * typical_difference(want, other))
-                and share <= max(most_different, SHAKEN * moved_share)
-            )
-        verdict = Verdict(agree=agree, error=error if error > tolerance else max(error, typical))
+        apart = [_Apart.of(*pair) for pair in zip(want, got, strict=True)]
+        agree = all(one.within(allowed) for one in apart)
+        if not agree and all(w.shape == g.shape for w, g in zip(want, got, strict=True)):
+            shaken = _values(reference, [_shaken(a) for a in arguments])
+            moved = [_Apart.of(*pair) for pair in zip(want, shaken, strict=True)]
+            agree = all(one.within(allowed, other) for one, other in zip(apart, moved, strict=True))
+        verdict = Verdict(agree=agree, error=max((one.error(allowed) for one in apart), default=0.0))
         if not agree:
             break
     return verdict
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Apart:
+    """How far one result is from another.
+
+    Attributes:
+      largest, share: as of `difference`.
+      typical: as of `typical_difference`.
+    """
+
+    largest: float
+    share: float
+    typical: float
+
+    @classmethod
+    def of(cls, want: np.ndarray, got: np.ndarray) -> _Apart:
+        largest, share = difference([want], [got])
+        return cls(largest=largest, share=share, typical=typical_difference(want, got))
+
+    def within(self, allowed: Allowed, moved: _Apart | None = None) -> bool:
+        """Whether that is allowed; `moved` is how far it is from what arguments make of it that are off a little.
+
+        A result that is rounding alone is as far off where most of it happens to stay.
+        """
+        largest = SHAKEN * moved.largest if moved else 0.0
+        typical = max(largest, SHAKEN * moved.typical) if moved else 0.0
+        share = SHAKEN * moved.share if moved else 0.0
+        return (
+            self.largest <= max(allowed.tolerance, largest)
+            and self.typical <= max(allowed.tolerance, typical)
+            and self.share <= max(allowed.most_different, share)
+        )
+
+    def error(self, allowed: Allowed) -> float:
+        return self.largest if self.largest > allowed.tolerance else max(self.largest, self.typical)
+
+
 def _values(run: Run, arguments: Sequence[Any]) -> list[np.ndarray]:
     return [np.asarray(x) for x in run(arguments)]
-
-
-def _same_types(want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> bool:
-    return all(w.shape == g.shape and w.dtype == g.dtype for w, g in zip(want, got, strict=True))
 
 
 def made_up(avals: Sequence[Any], kind: str = "positive") -> list[Any]:
@@ -161,19 +187,14 @@ def difference(reference: Sequence[Any], values: Sequence[Any]) -> tuple[float, 
     return worst, share
 
 
-def typical_difference(reference: Sequence[Any], values: Sequence[Any]) -> float:
-    """By how much of themselves half of the floating point numbers differ that are neither 0 nor infinite; the array
-    in which that is most."""
-    worst = 0.0
-    for want, got in zip(reference, values, strict=True):
-        if want.shape != got.shape or not jax.dtypes.issubdtype(want.dtype, np.inexact):
-            continue
-        want, got = _wide(want), _wide(got)
-        some = np.isfinite(want) & np.isfinite(got) & (want != 0)
-        if some.any():
-            apart = np.abs(want[some] - got[some]) / np.abs(want[some])
-            worst = max(worst, float(np.partition(apart, (apart.size - 1) // 2)[(apart.size - 1) // 2]))
-    return worst
+def typical_difference(want: np.ndarray, got: np.ndarray) -> float:
+    """By how much of themselves half of the floating point numbers differ that are neither 0 nor infinite."""
+    if want.shape != got.shape or not jax.dtypes.issubdtype(want.dtype, np.inexact):
+        return 0.0
+    want, got = _wide(want), _wide(got)
+    some = np.isfinite(want) & np.isfinite(got) & (want != 0)
+    apart = np.abs(want[some] - got[some]) / np.abs(want[some])
+    return float(np.partition(apart, (apart.size - 1) // 2)[(apart.size - 1) // 2]) if apart.size else 0.0
 
 
 def _wide(values: np.ndarray) -> np.ndarray:

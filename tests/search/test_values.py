@@ -50,6 +50,11 @@ def test_a_wrong_program_is_told_from_a_right_one(name):
 RIGHT = {
     "sums in another order": (lambda x: x.sum(0), lambda x: x[:200].sum(0) + x[200:].sum(0), F),
     "rounding noise alone": (lambda x: x.sum() - x[::-1].sum(), lambda x: x[::3].sum() - x[::3].sum(), F),
+    "a deviation of nothing": (
+        lambda x: jnp.std(jnp.broadcast_to(x[:1], x.shape), axis=0),
+        lambda x: jnp.std(jnp.broadcast_to(x[:1], x.shape)[:300], axis=0),
+        F,
+    ),
     "a logarithm of what is not positive": (lambda x: jnp.log(x) + 1, lambda x: 1 + jnp.log(x), F),
     "an inverse": (
         lambda x: jnp.linalg.inv(x - x[::-1] * (1 - 1e-5)),
