@@ -11,21 +11,25 @@ the search goes on with the next candidate. Linux only, CPU only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
 import jax
 import numpy as np
 
 from exla.errors import MeasureError
+from exla.search.records import default_directory
 from exla.search.values import Allowed
 
 NOISE_BYTES = 8 << 20
@@ -174,7 +178,8 @@ def _child(
         job = {"what": what, "programs": written, "cpus": cpus, "parent": os.getpid(), **asked}
         (folder / "job.json").write_text(json.dumps(job))
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": str(int(jax.config.jax_enable_x64))}
-        with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
+        alone = _alone() if what == "time" else contextlib.nullcontext()
+        with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err, alone:
             command = [sys.executable, "-m", "exla.search.child", str(folder / "job.json")]
             process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
             try:
@@ -190,6 +195,22 @@ def _child(
         killed = process.returncode in (-9, 137)  # by the system, where memory is short
         return {"status": "oom" if killed else "crash", "said": f"status {process.returncode}: {said}"}
     return json.loads(lines[-1])
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Have no two searches of this user time something on this machine at once, where a lock can be kept."""
+    lock = filelock.FileLock(default_directory() / f".measuring-{platform.node()}", timeout=TIMEOUT_S)
+    try:
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except (OSError, NotImplementedError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _watch(process: subprocess.Popen, timeout_s: float, ceiling_bytes: int | None) -> str | None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -175,6 +176,26 @@ def test_a_process_that_measures_ends_with_the_one_that_started_it(tmp_path):
     parent.wait()
     wait_for(lambda: not processes_of(tmp_path))
     wait_for(lambda: not list(tmp_path.glob("exla-*")))
+
+
+def test_two_searches_take_turns_in_measuring_and_do_without_where_no_lock_can_be_kept(monkeypatch, tmp_path):
+    program = Runnable(fn=jnp.sin, structs=[jax.ShapeDtypeStruct((8,), jnp.float32)], options={})
+    ended = []
+
+    def measuring():
+        ended.append(measure.timed(program, seconds=0.01).status)
+
+    with measure._alone():
+        other = threading.Thread(target=measuring)
+        other.start()
+        time.sleep(3)
+        assert other.is_alive() and not ended
+    other.join()
+    assert ended == ["ok"]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(measure, "default_directory", lambda: tmp_path / "file" / "below")
+    measuring()
+    assert ended == ["ok", "ok"]
 
 
 def test_a_hopeless_candidate_is_given_up_after_one_turn():
