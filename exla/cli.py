@@ -6,9 +6,9 @@
     exla records ls
 
 COMMANDS is the table of commands, by group; those of the group "" have none. A command is a module of `exla.commands`
-with a docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`. Modules are imported when
-they are asked for: `exla --help` loads none of them, and no JAX. What stands after `--` is for a command whose defaults
-have `script_arguments`.
+with a docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`; what it raises is said by
+`exla.commands.failure`. Modules are imported when they are asked for: `exla --help` loads none of them, and no JAX.
+What stands after `--` is for a command whose defaults have `script_arguments`.
 
 Exit codes: 0 done, 1 not done, 2 not understood.
 """
@@ -21,7 +21,9 @@ import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import NoReturn
 
+from exla.commands.failure import EXPECTED, UsageError, say
 from exla.strict import is_strict
 from exla.version import __version__
 
@@ -69,13 +71,21 @@ GROUPS = {
 }
 
 
+class JsonParser(argparse.ArgumentParser):
+    """A parser whose errors are JSON, and those of the parsers below it."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(say(UsageError(message), as_json=True))
+
+
 def make_parser(words: Sequence[str] | None) -> argparse.ArgumentParser:
     """The parser of the command line.
 
     Args:
       words: what is to be parsed: the command that they name is imported, and no other; None = import all.
     """
-    parser = argparse.ArgumentParser(prog="exla", description="Run JAX functions under a hard memory cap.")
+    kind = JsonParser if wants_json(words or ()) else argparse.ArgumentParser
+    parser = kind(prog="exla", description="Run JAX functions under a hard memory cap.")
     parser.add_argument("--version", action="version", version=f"exla {__version__}")
     parser.set_defaults(make_parser=make_parser)  # of use to `exla completion`
     top = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -96,6 +106,11 @@ def make_parser(words: Sequence[str] | None) -> argparse.ArgumentParser:
     return parser
 
 
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether --json is among the words of a command line; argparse takes its beginnings too."""
+    return any(len(word) > 2 and "--json".startswith(word) for word in words)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -103,24 +118,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--" in words:
         words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
     try:
+        return _run(words, rest)
+    except KeyboardInterrupt as stop:
+        return say(stop, as_json=wants_json(words))
+
+
+def _run(words: Sequence[str], rest: Sequence[str]) -> int:
+    """Parse the words, and run the command that they name with what stands after `--`."""
+    as_json = wants_json(words)
+    try:
         parser = make_parser(words)
     except ImportError as error:
         if is_strict():
             raise
-        print(f"exla: {error}; `exla doctor` looks at what is installed", file=sys.stderr)
-        return 1
+        return say(ImportError(f"{error}; `exla doctor` looks at what is installed"), as_json=as_json)
     parsed, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest(unknown, parsed.usage_of_command)}")
     if rest:
         if "script_arguments" not in parsed:
             parser.error(f"nothing is expected after --: {' '.join(rest)}")
-        parsed.script_arguments = rest
+        parsed.script_arguments = list(rest)
     try:
         return parsed.run(parsed)
-    except KeyboardInterrupt:
-        print("exla: interrupted", file=sys.stderr)
-        return 1
+    except Exception as error:
+        return say(error, as_json=as_json, with_traceback=is_strict() or not isinstance(error, EXPECTED))
 
 
 def _nearest(unknown: Sequence[str], usage: str) -> str:

@@ -56,7 +56,7 @@ def told(do: Callable[[], object], arguments: argparse.Namespace) -> int:
         if arguments.traceback or os.environ.get("EXLA_STRICT", "") not in ("", "0"):
             traceback.print_exception(error)
         if arguments.json:
-            print(json.dumps({"error": {"kind": type(error).__name__, "message": str(error)}}))
+            print(json.dumps({"error": {"kind": type(error).__name__, "message": str(error), "source": ""}}))
         else:
             kind = "" if isinstance(error, ExlaError) else f"{type(error).__name__}: "
             print(f"exla: {kind}{error}", file=sys.stderr)

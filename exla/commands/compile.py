@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from exla.commands.failure import UsageError
 from exla.commands.flags import PROGRAM, add_program_arguments
-from exla.commands.planning import plan_and_report, print_plans, tell
-from exla.commands.shapes import UsageError
+from exla.commands.planning import plan_and_report, print_plans
 from exla.observe import Made
 from exla.saved import save_made
 
@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.executable and arguments.out is None:
-        return tell(UsageError("--executable keeps something beside the plan: say where with --out FILE"), arguments)
+        raise UsageError("--executable keeps something beside the plan: say where with --out FILE")
     for path in (arguments.out, arguments.hlo):
         if path is not None and not path.absolute().parent.is_dir():
-            return tell(UsageError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into"), arguments)
+            raise UsageError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
 
     def report(made: Sequence[Made]) -> None:
         print_plans(arguments, made, str)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from exla.errors import MissingExtraError
 from exla.options import CHOICES
 from exla.targets.base import TARGETS
 
@@ -28,12 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script; 1 where shtab is not installed."""
+    """Print the script; 0."""
     try:
         import shtab
     except ImportError:
-        print('exla: completion scripts are made by shtab: pip install "exla[completion]"', file=sys.stderr)
-        return 1
+        raise MissingExtraError("exla completion", "shtab", "completion") from None
     parser = arguments.make_parser(None)
     values = {**CHOICES, "target": tuple(TARGETS)}
     for action in _actions(parser):

@@ -22,7 +22,6 @@ import numpy as np
 from exla.commands.records_common import counted
 from exla.cost_model.features import Features, featurize
 from exla.cost_model.hlo import read_module
-from exla.errors import HloError
 from exla.report.records import printable
 
 
@@ -33,16 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what the graph is; 0, or 1 where the module cannot be read or the graph not written."""
-    try:
-        features = featurize(read_module(arguments.module))
-        if arguments.out is not None:
-            arrays: dict[str, Any] = features.arrays()
-            with open(arguments.out, "wb") as file:  # of a name, NumPy makes another
-                np.savez_compressed(file, **arrays)
-    except (HloError, OSError) as error:
-        print(f"exla: {error}", file=sys.stderr)
-        return 1
+    """Print what the graph is; 0."""
+    features = featurize(read_module(arguments.module))
+    if arguments.out is not None:
+        arrays: dict[str, Any] = features.arrays()
+        with open(arguments.out, "wb") as file:  # of a name, NumPy makes another
+            np.savez_compressed(file, **arrays)
     if arguments.json:
         print(json.dumps(_row(features)))
     else:

@@ -21,10 +21,10 @@ import jax
 import jaxlib
 
 from exla import ahead
+from exla.commands.failure import UsageError, is_understood, say
 from exla.commands.flags import given_options
 from exla.commands.program import is_script, read_subject, surroundings
-from exla.commands.shapes import UsageError
-from exla.errors import ExlaError, OptionError
+from exla.errors import ExlaError
 from exla.observe import Made, observing
 from exla.options import Options
 from exla.report.data import error_data, plan_data
@@ -55,18 +55,14 @@ def plan_and_report(arguments: argparse.Namespace, report: Report) -> int:
 
 
 def tell(error: BaseException, arguments: argparse.Namespace) -> int:
-    """Print an error; returns the exit code."""
-    understood = not isinstance(error, (UsageError, OptionError))
-    if understood and (arguments.traceback or is_strict()):
-        traceback.print_exception(error)
-    source = users_line(error) if understood else ""
-    if arguments.json:
-        print(json.dumps({"error": {**error_data(error), "source": source}}))
-    else:
-        kind = "" if isinstance(error, (ExlaError, UsageError)) else f"{type(error).__name__}: "
-        where = f"\n  at {source}" if source and not isinstance(error, ExlaError) else ""
-        print(f"exla: {kind}{error}{where}", file=sys.stderr)
-    return 1 if understood else 2
+    """Print an error of the user's program, or of planning it; returns the exit code."""
+    return say(
+        error,
+        as_json=arguments.json,
+        source=users_line(error) if is_understood(error) else "",
+        details=error_data(error),
+        with_traceback=arguments.traceback or is_strict(),
+    )
 
 
 def print_plans(arguments: argparse.Namespace, made: Sequence[Made], text: Callable[[Plan], str]) -> None:

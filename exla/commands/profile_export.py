@@ -16,7 +16,8 @@ import json
 import sys
 from pathlib import Path
 
-from exla.errors import ExlaError
+from exla.commands.failure import not_done
+from exla.errors import ExlaError, OptionError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,20 +27,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Export; 0, or 1 where nothing can be."""
+    """Export; 0, or 1 where there is nothing to."""
     from exla.datasets.profiling.export import export
     from exla.datasets.profiling.run import Folder
 
-    try:
+    with not_done(OptionError):
         folders = [Folder.open(path) for path in arguments.folders]
-        targets = {folder.campaign.target for folder in folders}
-        if len(targets) > 1:
-            print(f"exla: campaigns for {', '.join(sorted(targets))}: export each target by itself", file=sys.stderr)
-            return 1
-        found = export(folders, arguments.out, say=lambda line: print(line, file=sys.stderr))
-    except (ExlaError, OSError) as error:
-        print(f"exla: {error}", file=sys.stderr)
-        return 1
+    targets = {folder.campaign.target for folder in folders}
+    if len(targets) > 1:
+        raise ExlaError(f"campaigns for {', '.join(sorted(targets))}: export each target by itself")
+    found = export(folders, arguments.out, say=lambda line: print(line, file=sys.stderr))
     card = found.card()
     if arguments.json:
         print(json.dumps(card))

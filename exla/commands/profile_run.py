@@ -20,7 +20,8 @@ import json
 import sys
 from pathlib import Path
 
-from exla.errors import ExlaError, OptionError
+from exla.commands.failure import not_done
+from exla.errors import OptionError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,22 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
-    try:
-        campaign = read_campaign(arguments.campaign)
-        next(campaign.instances(), None)  # before a folder is begun: tables of the user's may not be there
-    except OptionError as error:
-        print(f"exla: {error}", file=sys.stderr)
-        return 2
-    try:
+    campaign = read_campaign(arguments.campaign)
+    next(campaign.instances(), None)  # before a folder is begun: tables of the user's may not be there
+    with not_done(OptionError):
         if arguments.executor == "ray":
             from exla.datasets.profiling.on_ray import run_on_ray
 
             left = run_on_ray(arguments.out, campaign, address=arguments.address, say=say, seconds=arguments.seconds)
         else:
             left = run_campaign(Folder.open(arguments.out, campaign), say=say, seconds=arguments.seconds)
-    except (ExlaError, OSError) as error:
-        print(f"exla: {error}", file=sys.stderr)
-        return 1
     if arguments.json:
         print(json.dumps({"campaign": campaign.name, "left": left}))
     elif left:

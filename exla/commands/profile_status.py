@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from exla.errors import ExlaError
+from exla.commands.failure import not_done
+from exla.errors import OptionError
 from exla.report.records import printable
 
 
@@ -22,15 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print how far each is; 0, or 1 where a folder holds no campaign."""
+    """Print how far each is; 0."""
     from exla.datasets.profiling.run import Folder
 
-    try:
-        for path in arguments.folders:
-            _show(Folder.open(path), as_json=arguments.json)
-    except (ExlaError, OSError) as error:
-        print(f"exla: {error}", file=sys.stderr)
-        return 1
+    with not_done(OptionError):
+        folders = [Folder.open(path) for path in arguments.folders]
+    for folder in folders:
+        _show(folder, as_json=arguments.json)
     return 0
 
 

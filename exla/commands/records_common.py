@@ -1,4 +1,4 @@
-"""What the commands of `exla records` share: which directory, which table, how a failure is told."""
+"""What the commands of `exla records` share: which directory, which table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from exla.commands.failure import UsageError
 from exla.search.records import RecordStore
 
 
@@ -22,18 +23,15 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON in place of text")
 
 
-def open_store(arguments: argparse.Namespace) -> RecordStore | None:
-    """The records that are meant; None, and an error that says so, where the named directory is none."""
+def open_store(arguments: argparse.Namespace) -> RecordStore:
+    """The records that are meant.
+
+    Raises:
+      UsageError: if the named directory is none.
+    """
     if arguments.directory is not None and not arguments.directory.is_dir():
-        print(f"exla records: {arguments.directory} is not a directory", file=sys.stderr)
-        return None
+        raise UsageError(f"{arguments.directory} is not a directory")
     return RecordStore(arguments.directory)
-
-
-def failed(error: OSError) -> int:
-    """Tell that files could not be read or written; the exit code."""
-    print(f"exla records: {error}", file=sys.stderr)
-    return 1
 
 
 def print_table(table: Table) -> None:

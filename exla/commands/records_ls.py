@@ -34,8 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the rows; 0."""
     store = open_store(arguments)
-    if store is None:
-        return 2
     report = store.read(packaged=True)
     found = rows(
         r

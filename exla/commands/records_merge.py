@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from exla.commands.records_common import add_common, counted, failed
+from exla.commands.records_common import add_common, counted
 from exla.report.records import printable
 from exla.search.record import Record
 from exla.search.records import RecordStore
@@ -24,21 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Merge; 0, or 1 where something cannot be read or written."""
+    """Merge; 0."""
     store = RecordStore(arguments.directory)
     records: list[Record] = []
     bad: list[Line] = []
-    try:
-        for named in arguments.files:
-            for path in sorted(named.glob("*.jsonl")) if named.is_dir() else [named]:
-                for line in read_lines(path):
-                    if line.record is None:
-                        bad.append(line)
-                    else:
-                        records.append(line.record)
-        added = store.add(records)
-    except OSError as error:
-        return failed(error)
+    for named in arguments.files:
+        for path in sorted(named.glob("*.jsonl")) if named.is_dir() else [named]:
+            for line in read_lines(path):
+                if line.record is None:
+                    bad.append(line)
+                else:
+                    records.append(line.record)
+    added = store.add(records)
     for line in bad:
         print(f"{line.path}:{line.number}: {printable(line.reason)}", file=sys.stderr)
     if arguments.json:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
-from exla.commands.records_common import add_common, counted, failed, open_store
+from exla.commands.failure import UsageError
+from exla.commands.records_common import add_common, counted, open_store
 from exla.search.prune import Cut
 from exla.search.record import STATUSES
 from exla.search.records import make_key
@@ -31,20 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prune; 0, 1 where that fails, 2 where nothing says what to remove."""
+    """Prune; 0."""
     named = arguments.older_exla or arguments.status or arguments.keep_best is not None or arguments.bad
     if not named and not arguments.program:
-        print(
-            "exla records prune: say what to remove: --older-exla, --status, --keep-best, --bad or --program",
-            file=sys.stderr,
-        )
-        return 2
+        raise UsageError("say what to remove: --older-exla, --status, --keep-best, --bad or --program")
     if arguments.keep_best is not None and arguments.keep_best < 0:
-        print(f"exla records prune: --keep-best must be 0 or more, not {arguments.keep_best}", file=sys.stderr)
-        return 2
+        raise UsageError(f"--keep-best must be 0 or more, not {arguments.keep_best}")
     store = open_store(arguments)
-    if store is None:
-        return 2
     cut = Cut(
         program=arguments.program,
         all_of_program=not named,
@@ -53,10 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         keep_best=arguments.keep_best,
         bad=arguments.bad,
     )
-    try:
-        counts = store.prune(cut, dry_run=arguments.dry_run)
-    except OSError as error:
-        return failed(error)
+    counts = store.prune(cut, dry_run=arguments.dry_run)
     removed, kept = (sum(column) for column in zip(*counts.values(), strict=True)) if counts else (0, 0)
     if arguments.json:
         print(json.dumps({"removed": removed, "kept": kept, "dry_run": arguments.dry_run}))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from rich.table import Table
 from rich.text import Text
 
+from exla.commands.failure import UsageError
 from exla.commands.records_common import add_common, counted, open_store, print_table
 from exla.report.records import Row, in_words, printable, rows
 from exla.search.record import Record
@@ -27,19 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the candidates; 0, or 2 where KEY names none or several."""
+    """Print the candidates; 0."""
     store = open_store(arguments)
-    if store is None:
-        return 2
     found = [row for row in rows(store.read(packaged=True).records) if row.name.startswith(arguments.key)]
     if len(found) != 1:
         several = f"starts the names of {counted(len(found), 'key')}: {', '.join(row.name for row in found[:5])}"
-        print(
-            f"exla records show: {arguments.key!r} {several if found else 'starts no name'}; "
-            "`exla records ls` lists them",
-            file=sys.stderr,
-        )
-        return 2
+        raise UsageError(f"{arguments.key!r} {several if found else 'starts no name'}; `exla records ls` lists them")
     if arguments.json:
         for record in found[0].records:
             plain = json.loads(record.to_line())

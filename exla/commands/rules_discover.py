@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from exla.commands.failure import UsageError, not_done
+from exla.errors import ExlaError
 from exla.rules.discover.run import Search, discover, write
 from exla.rules.discover.state import StateError
 
@@ -43,28 +44,22 @@ def run(arguments: argparse.Namespace) -> int:
         if search.seed < 0:
             raise ValueError(f"seed must be 0 or more, not {search.seed}")
     except ValueError as error:
-        print(f"exla rules discover: {error}", file=sys.stderr)
-        return 2
+        raise UsageError(str(error)) from None
     out: Path = arguments.out
     state = out.with_name(out.name + ".state.jsonl")
     text = TextColumn("{task.description}")
     columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    try:
-        with Progress(*columns, console=errors) as bar:
-            task = bar.add_task("discover")
+    with not_done(StateError), Progress(*columns, console=errors) as bar:
+        task = bar.add_task("discover")
 
-            def progress(done: int, total: int, doing: str) -> None:
-                bar.update(task, completed=done, total=total, description=doing)
+        def progress(done: int, total: int, doing: str) -> None:
+            bar.update(task, completed=done, total=total, description=doing)
 
-            result = discover(search, state, again=arguments.again, budget_s=arguments.budget_s, progress=progress)
-        if result is None:
-            print(f"exla rules discover: the budget ran out; run again to go on from {state}", file=sys.stderr)
-            return 1
-        write(result, out)
-        state.unlink()
-    except (StateError, OSError) as error:
-        print(f"exla rules discover: {error}", file=sys.stderr)
-        return 1
+        result = discover(search, state, again=arguments.again, budget_s=arguments.budget_s, progress=progress)
+    if result is None:
+        raise ExlaError(f"the budget ran out; run again to go on from {state}")
+    write(result, out)
+    state.unlink()
     if arguments.json:
         print(json.dumps(result, sort_keys=True))
     else:

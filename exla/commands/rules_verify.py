@@ -17,6 +17,8 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from exla.commands.failure import UsageError, not_done
+
 KINDS = ("found", "equal", "not finite", "idempotent", "lookalike")
 
 
@@ -32,17 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     from exla.passes.obligations import verify
     from exla.rules.replace import discovered
 
-    try:
+    with not_done(ValueError):
         discovered.read(whole=True)
-    except ValueError as error:
-        print(f"exla: {error}", file=sys.stderr)
-        return 1
     unknown = [n for n in arguments.names if n not in REPLACE_RULES]
     if unknown:
-        print(
-            f"exla: no replace rule named {', '.join(unknown)}; there are: {', '.join(REPLACE_RULES)}", file=sys.stderr
-        )
-        return 2
+        raise UsageError(f"no replace rule named {', '.join(unknown)}; there are: {', '.join(REPLACE_RULES)}")
     names = arguments.names or REPLACE_RULES.in_order()
     errors = Console(stderr=True)
     table = Table(title="What the replace rules owe: kept of all", title_justify="left")

@@ -13,6 +13,7 @@ program counts from the start and "slower" is how many a strategy would have mad
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -20,6 +21,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+
+from exla.commands.failure import UsageError
+from exla.errors import ExlaError, MissingExtraError
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 STRATEGIES_SHOWN = ("analytic", "heuristic", "random", "evolutionary", "measured", "exhaustive")
@@ -35,26 +39,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table; 0, or 2 where something is not understood."""
+    """Print the table; 0."""
     from exla.search.recorded import compare, packaged, read_spaces
     from exla.search.strategy import STRATEGIES
 
     unknown = [name for name in arguments.strategies if name not in STRATEGIES]
     if unknown:
-        print(f"exla: unknown strategies: {unknown}; there are: {', '.join(STRATEGIES)}", file=sys.stderr)
-        return 2
+        raise UsageError(f"unknown strategies: {unknown}; there are: {', '.join(STRATEGIES)}")
     if min(arguments.counts) < 1 or arguments.seeds < 1:
-        print("exla: --counts and --seeds are whole numbers above 0", file=sys.stderr)
-        return 2
+        raise UsageError("--counts and --seeds are whole numbers above 0")
     try:
         paths = arguments.spaces or packaged()
         spaces = [space for path in paths for space in read_spaces(path)]
     except (OSError, ValueError) as error:
-        print(f"exla: {error}", file=sys.stderr)
-        return 2
+        raise UsageError(str(error)) from error
     if not spaces:
-        print("exla: there are no recorded spaces; `python -m benchmarks.spaces` makes some", file=sys.stderr)
-        return 1
+        raise ExlaError("there are no recorded spaces; `python -m benchmarks.spaces` makes some")
+    if arguments.plot and importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError("--plot", "matplotlib", "report")
     counts = sorted(set(arguments.counts))
     drawn = sorted({*counts, *(range(1, max(counts) + 1) if arguments.plot else ())})
     errors = Console(stderr=True)
@@ -69,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         about = {"strategy": row.strategy, "plain_obeys": row.plain_obeys, "spaces": row.spaces}
         print(json.dumps({**about, **kept, "slower": row.slower}))
     if arguments.plot:
-        return _plot(arguments.plot, [row for row in rows if not row.plain_obeys] or rows, drawn)
+        _plot(arguments.plot, [row for row in rows if not row.plain_obeys] or rows, drawn)
     return 0
 
 
@@ -88,12 +90,9 @@ def _print(rows: list, counts: list[int], obeys: bool) -> None:
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
-def _plot(path: Path, rows: list, counts: list[int]) -> int:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print('exla: --plot needs matplotlib: pip install "exla[report]"', file=sys.stderr)
-        return 1
+def _plot(path: Path, rows: list, counts: list[int]) -> None:
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for row in rows:
@@ -101,4 +100,3 @@ def _plot(path: Path, rows: list, counts: list[int]) -> int:
     axes.set(xlabel="evaluations", ylabel="slowdown against the best (geometric mean)", xscale="log", yscale="log")
     axes.legend()
     figure.savefig(path)
-    return 0

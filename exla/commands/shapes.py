@@ -28,6 +28,8 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
+from exla.commands.failure import UsageError
+
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DIGITS = r"\d+(?:_\d+)*"
 _NUMBER = re.compile(rf"[+-]?(?:inf|nan|(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?\d+)?j?)(?!\w)")
@@ -42,10 +44,6 @@ _DTYPES = (
     *("float8_e5m2fnuz", "float8_e8m0fnu"),
 )
 _KEYS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
-
-
-class UsageError(Exception):
-    """What the user wrote is not understood; the message says what was expected. Exit code 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
