@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -51,6 +52,21 @@ def add_program_arguments(parser: argparse.ArgumentParser, *, script: bool = Tru
     if script:
         parser.set_defaults(script_arguments=[])  # what stands after "--": see exla.cli
     add_option_flags(parser)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of a flag: a whole number from `least` on."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"a whole number of {least} or more is expected, not {text!r}")
+        return number
+
+    return read
 
 
 def add_option_flags(parser: argparse.ArgumentParser) -> None:

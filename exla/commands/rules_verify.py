@@ -18,13 +18,14 @@ from rich.progress import track
 from rich.table import Table
 
 from exla.commands.failure import UsageError, not_done
+from exla.commands.flags import at_least
 
 KINDS = ("found", "equal", "not finite", "idempotent", "lookalike")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="rules to check (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random arguments (default: 0)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the random arguments (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the obligations as JSON, one line each")
 
 

@@ -15,7 +15,7 @@ import itertools
 import json
 
 from exla import api
-from exla.commands.flags import add_program_arguments
+from exla.commands.flags import add_program_arguments, at_least
 from exla.commands.planning import tell
 from exla.commands.program import read_subject, surroundings
 from exla.passes.decisions import to_json
@@ -24,8 +24,9 @@ from exla.units import format_bytes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_program_arguments(parser, script=False)
-    parser.add_argument("--show", type=int, default=10, metavar="COUNT", help="candidates to show (default: 10)")
-    parser.add_argument("--count", type=int, default=1000, help="count one by one up to this many (default: 1000)")
+    add = parser.add_argument
+    add("--show", type=at_least(0), default=10, metavar="COUNT", help="candidates to show (default: 10)")
+    add("--count", type=at_least(1), default=1000, help="count one by one up to this many (default: 1000)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,7 +42,7 @@ def show(arguments: argparse.Namespace, *, shown: int, counted: int) -> int:
             function = api.jit(subject.function, **subject.options)
             space = function.space(*subject.arguments.positional, **subject.arguments.keywords)
             size = space.size(counted)
-            candidates = list(itertools.islice(space.all(), max(shown, 0)))
+            candidates = list(itertools.islice(space.all(), shown))
     except Exception as error:
         return tell(error, arguments)
     if arguments.json:

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from exla import api
-from exla.commands.flags import add_program_arguments
+from exla.commands.flags import add_program_arguments, at_least
 from exla.commands.planning import tell
 from exla.commands.program import read_subject, surroundings
 from exla.errors import OptionError
@@ -40,7 +40,7 @@ SHOWN = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_program_arguments(parser, script=False)
-    parser.add_argument("--seed", type=int, default=0, help="of the strategy (default: 0)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the strategy (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -73,6 +73,14 @@ def test_a_space_as_json(exla_json):
     assert all(r["projected_bytes"] <= size["goal_bytes"] and r["predicted_s"] > 0 for r in rows)
 
 
+@pytest.mark.parametrize("words", [("--count", "-5"), ("--count", "0"), ("--count", "many"), ("--show", "-1")])
+def test_numbers_that_count_nothing_are_not_understood(exla_command, exla_json, words):
+    code, out, err = exla_command("search", "space", "kernels:smooth", *SMALL, *words)
+    assert code == 2 and out == "" and f"argument {words[0]}: a whole number of" in err and repr(words[1]) in err
+    code, (row,) = exla_json("search", "space", "kernels:smooth", *SMALL, *words)
+    assert code == 2 and row["error"]["kind"] == "UsageError" and words[0] in row["error"]["message"]
+
+
 def test_compare_prints_a_table_for_each_kind_of_space(exla_command, exla_json, tmp_path):
     path = tmp_path / "spaces.jsonl"
     write_space(path, many())
