@@ -86,6 +86,8 @@ def row(made: Made, plan: Plan) -> dict[str, Any]:
 
 def users_line(error: BaseException) -> str:
     """Where in the user's code an error comes from, "file.py:12 (function)"; "" where it does not."""
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
+        return f"{error.filename}:{error.lineno} (<module>)"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
     own = [str(Path(p).parent) + os.sep for p in (Path(__file__).parent, jax.__file__, jaxlib.__file__)]
     libraries = [*own, *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))]

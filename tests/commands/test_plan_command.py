@@ -114,6 +114,15 @@ def test_errors_are_one_message_with_the_users_line_and_an_exit_code(words, fold
     assert "exla" in err
 
 
+def test_what_python_cannot_read_is_in_the_users_file(folder, exla_json):
+    (folder / "unreadable.py").write_text("number = 3\ndef f(:\n")
+    (folder / "importing.py").write_text("import unreadable\n")
+    for words in (["unreadable:f"], ["unreadable.py:f"], ["importing:f"], ["importing.py"]):
+        code, (row,) = exla_json("plan", *words)
+        assert code == 1 and row["error"]["kind"] == "SyntaxError"
+        assert row["error"]["source"] == f"{folder}/unreadable.py:2 (<module>)"
+
+
 @pytest.mark.parametrize("how", ["--traceback", "EXLA_STRICT"])
 def test_a_traceback_is_printed_where_it_is_asked_for(how, folder, exla_command, monkeypatch):
     (folder / "broken.py").write_text("raise ValueError('mine')\n")
