@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from exla.commands.failure import EXPECTED, UsageError, say
+from exla.commands.failure import EXPECTED, UsageError, hang_up, say
 from exla.strict import is_strict
 from exla.version import __version__
 
@@ -118,9 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--" in words:
         words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
     try:
-        return _run(words, rest)
-    except KeyboardInterrupt as stop:
-        return say(stop, as_json=wants_json(words))
+        try:
+            return _run(words, rest)
+        except KeyboardInterrupt as stop:
+            return say(stop, as_json=wants_json(words))
+        finally:
+            print(end="", flush=True)  # a closed pipe is noticed here, and not when Python ends
+    except BrokenPipeError:
+        return hang_up()
 
 
 def _run(words: Sequence[str], rest: Sequence[str]) -> int:

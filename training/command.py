@@ -52,6 +52,8 @@ def told(do: Callable[[], object], arguments: argparse.Namespace) -> int:
     """Do it, and say what went wrong; the exit code: 0 done, 1 not done, 2 not understood."""
     try:
         do()
+    except BrokenPipeError:  # perhaps of standard output: the command line knows
+        raise
     except Exception as error:
         if arguments.traceback or os.environ.get("EXLA_STRICT", "") not in ("", "0"):
             traceback.print_exception(error)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import select
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -59,7 +61,12 @@ def say(
 
     Returns:
       The exit code.
+
+    Raises:
+      BrokenPipeError: if nobody reads standard output any more.
     """
+    if isinstance(error, BrokenPipeError) and nobody_reads():  # another pipe of the user's is an error like others
+        raise error
     if with_traceback and is_understood(error):
         traceback.print_exception(error)
     message = str(error) or ("interrupted" if isinstance(error, KeyboardInterrupt) else "")
@@ -70,6 +77,25 @@ def say(
         where = f"\n  at {source}" if source and not isinstance(error, ExlaError) else ""
         print(f"exla: {kind}{message}{where}", file=sys.stderr)
     return 1 if is_understood(error) else 2
+
+
+def nobody_reads() -> bool:
+    """Whether standard output is a pipe whose other end is closed."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)  # what went wrong is reported unasked
+    except (AttributeError, OSError):  # there is none, or it is no file
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def hang_up() -> int:
+    """End quietly where nobody reads standard output any more, as in `exla targets | head -1`; returns the exit code.
+
+    Python flushes once more at its end: what is left goes nowhere (Python's documentation, "Note on SIGPIPE").
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _kind(error: BaseException) -> str:

@@ -1,6 +1,9 @@
 """How commands fail: one message, one line of JSON where that is asked for, and nothing else on standard output."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -80,6 +83,33 @@ def test_only_a_bug_shows_where_it_is_unasked(error, code, shown, monkeypatch, e
     monkeypatch.setattr(records_ls, "run", failing)
     got, out, err = exla_command("records", "ls", "--json")
     assert got == code and json.loads(out)["error"]["message"] == str(error) and ("Traceback" in err) == shown
+
+
+PRINTING = """
+print("x" * 100_000)
+from kernels import capped
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["targets --json", "targets", "--help", "plan --help", "nonsense --json", "records ls", "plan printing.py"],
+)
+def test_a_pipe_that_nobody_reads_ends_the_command_quietly(words, folder):
+    (folder / "printing.py").write_text(PRINTING)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONUNBUFFERED": ""}
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "exla", *words.split()]
+    child = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment, text=True, timeout=120)
+    os.close(write)
+    assert (child.returncode, child.stderr) == (1, "")
+
+
+def test_another_pipe_of_the_users_is_an_error_like_others(folder, exla_json):
+    (folder / "pipes.py").write_text("raise BrokenPipeError('mine')\n")
+    code, (row,) = exla_json("plan", "pipes.py")
+    assert code == 1 and row["error"]["kind"] == "BrokenPipeError" and row["error"]["source"].startswith("pipes.py:1")
 
 
 def test_a_plot_that_cannot_be_drawn_is_said_before_anything_is_compared(monkeypatch, exla_json):
