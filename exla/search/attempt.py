@@ -304,7 +304,7 @@ class Attempt:
         """The records of this call, oldest first."""
         return () if self.store is None else self.store.lookup(self.key)
 
-    def record(self, decisions: Sequence[Decision], status: str, *, seed: int = 0, **found: Any) -> None:
+    def record(self, decisions: Sequence[Decision], status: str, *, seed: int = 0, **found: Any) -> str:
         """Record a candidate, where records are written.
 
         Args:
@@ -312,10 +312,13 @@ class Attempt:
           status: how it went.
           seed: of the strategy.
           **found: the other fields of a record, by name.
+
+        Returns:
+          Why it is not recorded; "" where it is.
         """
         if self.store is None or self.options.records != "append":
-            return
-        self.store.append(
+            return f"records={self.options.records!r}"
+        return self.store.append(
             Record(
                 key=self.key,
                 decisions=[to_json(d) for d in decisions],

@@ -75,8 +75,12 @@ class RecordStore:
         """The user's own files, the one of earlier releases first."""
         return sorted(_files(self.directory), key=lambda p: (p.name != ONE_FILE, p.name))
 
-    def append(self, record: Record) -> None:
-        """Add one record; where that is impossible, warn and go on."""
+    def append(self, record: Record) -> str:
+        """Add one record; where that is impossible, warn and go on.
+
+        Returns:
+          Why it could not be added; "" where it was.
+        """
         path = self.directory / file_name(record.key)
         try:
             line = _line_of(record)
@@ -84,12 +88,14 @@ class RecordStore:
             with locked(path):
                 append_lines(path, [line])
         except (OSError, ValueError) as error:
+            reason = f"tuning records cannot be written to {self.directory} ({error})"
             warnings.warn(
-                f"tuning records cannot be written to {self.directory} ({error}); set EXLA_RECORDS_DIR to a "
-                'directory that can be written, or records="off"',
+                f'{reason}; set EXLA_RECORDS_DIR to a directory that can be written, or records="off"',
                 ExlaWarning,
                 stacklevel=2,
             )
+            return reason
+        return ""
 
     def add(self, records: Iterable[Record]) -> int:
         """Add those of some records that are not there already; returns how many those were.

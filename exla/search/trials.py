@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from exla.passes.decisions import Decision
-from exla.search.choice import Choice
+from exla.search.choice import Call, Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,8 @@ class Tuned:
       stop: why it ended: "exhausted", "trials", "seconds" or "interrupted".
       seconds: how long it took.
       plain_s: what the plain program takes, within the limit or not; None where that was not measured.
+      call: what was searched for.
+      not_kept: why the next process will not find the winner; "" where it will, or where there is none.
     """
 
     choice: Choice | None
@@ -58,6 +60,8 @@ class Tuned:
     stop: str
     seconds: float
     plain_s: float | None = None
+    call: Call
+    not_kept: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

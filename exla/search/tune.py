@@ -63,12 +63,14 @@ class Tuning:
       space: what can be done.
       seed: of the strategy.
       trials: what was tried.
+      not_kept: why the winner is not recorded; "" where it is.
     """
 
     attempt: Attempt
     space: Space
     seed: int = 0
     trials: list[Trial] = field(default_factory=list)
+    not_kept: str = ""
     _default: Trial | None = None
     _warned: bool = False
     _base_s: float | None = None
@@ -248,7 +250,7 @@ class Tuning:
             if is_slower:
                 best, choice = default, self.attempt.again((), "search")
         if choice is not None and not self._has_won(best):
-            self._record(best, choice, None, winner=True)
+            self.not_kept = self._record(best, choice, None, winner=True)
         return choice
 
     def _has_won(self, trial: Trial) -> bool:
@@ -273,11 +275,12 @@ class Tuning:
 
     def _record(
         self, trial: Trial, choice: Choice | None, timing: Timing | None, *, winner: bool = False, code: str = ""
-    ) -> None:
+    ) -> str:
+        """Record how a candidate went, once; returns why that was impossible, or ""."""
         if trial.status not in STATUSES:  # "barred" is none
-            return
+            return ""
         if not winner and self._known(trial.decisions) is not None:
-            return
+            return ""
         extra: dict[str, Any] = {"winner": True} if winner else {}
         if code:
             extra["hlo_hash"] = code
@@ -286,7 +289,7 @@ class Tuning:
             extra.update(
                 {k: v for k in ("spread", "error") if (v := getattr(timing, k)) is not None and math.isfinite(v)}
             )
-        self.attempt.record(
+        return self.attempt.record(
             trial.decisions,
             trial.status,
             seed=self.seed,
@@ -361,6 +364,8 @@ def tune(attempt: Attempt, space: Space, budget: Budget) -> Tuned:
         stop=stop,
         seconds=time.perf_counter() - attempt.started,
         plain_s=tuning._base_s,
+        call=attempt.call,
+        not_kept=tuning.not_kept,
     )
     heard.done(found)
     return found
