@@ -32,14 +32,23 @@ from exla.report.plan import Plan, make_plan
 from exla.strict import is_strict
 
 Report = Callable[[Sequence[Made]], None]
+Revised = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def plan_and_report(arguments: argparse.Namespace, report: Report) -> int:
+def plan_and_report(
+    arguments: argparse.Namespace,
+    report: Report,
+    *,
+    revised: Revised = dict,
+    around: contextlib.AbstractContextManager[Any] | None = None,
+) -> int:
     """Plan, report, and say what went wrong.
 
     Args:
       arguments: those of `exla.commands.flags`.
       report: prints what was planned: one signature of a function, or all of a script's.
+      revised: makes the options of a function, or those given to a script, what they are to be.
+      around: entered before the user's code runs and left before anything is printed.
 
     Returns:
       The exit code.
@@ -47,8 +56,10 @@ def plan_and_report(arguments: argparse.Namespace, report: Report) -> int:
     try:
         with surroundings(arguments):
             if is_script(arguments.program):
-                return _of_script(arguments, report)
-            report([_of_function(arguments)])
+                return _of_script(arguments, report, revised, around or contextlib.nullcontext())
+            with around or contextlib.nullcontext(), quiet(arguments.json):
+                made = _of_function(arguments, revised)
+            report([made])
             return 0
     except Exception as error:
         return tell(error, arguments)
@@ -72,10 +83,15 @@ def print_plans(arguments: argparse.Namespace, made: Sequence[Made], text: Calla
         if arguments.json:
             print(json.dumps(row(one, plan)))
             continue
-        if is_script(arguments.program):
-            derived = ", made of it by a transformation" if one.derived else ""
-            print(f"{number}. {one.function}: {one.arguments or 'no arrays'}{derived}")
+        print_title(arguments, number, one)
         print(text(plan))
+
+
+def print_title(arguments: argparse.Namespace, number: int, made: Made) -> None:
+    """Print which signature of a script what follows is about; of a function, nothing."""
+    if is_script(arguments.program):
+        derived = ", made of it by a transformation" if made.derived else ""
+        print(f"{number}. {made.function}: {made.arguments or 'no arrays'}{derived}")
 
 
 def row(made: Made, plan: Plan) -> dict[str, Any]:
@@ -98,28 +114,32 @@ def users_line(error: BaseException) -> str:
     return ""
 
 
-def _of_function(arguments: argparse.Namespace) -> Made:
+def _of_function(arguments: argparse.Namespace, revised: Revised) -> Made:
     if arguments.script_arguments:
         raise UsageError("only a script takes what stands after --; a function has its arguments from --shapes")
-    with _quiet(arguments.json):
-        subject = read_subject(arguments)
-        given = subject.arguments
-        compiled = ahead.compile(subject.function, given.positional, given.keywords, **subject.options)
+    subject = read_subject(arguments)
+    given = subject.arguments
+    compiled = ahead.compile(subject.function, given.positional, given.keywords, **revised(subject.options))
     return compiled.planned.made()
 
 
-def _of_script(arguments: argparse.Namespace, report: Report) -> int:
+def _of_script(
+    arguments: argparse.Namespace,
+    report: Report,
+    revised: Revised,
+    around: contextlib.AbstractContextManager[Any],
+) -> int:
     path = Path(arguments.program)
     if not path.is_file():
         raise UsageError(f"there is no script {str(path)!r}")
     for name in ("shapes", "static", "donate"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name} is for a function, {path}:function; a script calls its functions itself")
-    options = given_options(arguments)
+    options = revised(given_options(arguments))
     Options.resolve(**options)
     heard: list[Made] = []
     failure: BaseException | None = None
-    with observing(heard.append), _quiet(arguments.json), _variables(options), _command_line(arguments):
+    with around, observing(heard.append), quiet(arguments.json), _variables(options), _command_line(arguments):
         try:
             runpy.run_path(str(path), run_name="__main__")
         except SystemExit as stop:
@@ -136,7 +156,7 @@ def _of_script(arguments: argparse.Namespace, report: Report) -> int:
 
 
 @contextlib.contextmanager
-def _quiet(json_only: bool) -> Iterator[None]:
+def quiet(json_only: bool) -> Iterator[None]:
     """Send what the user's code prints to standard error, where standard output is to hold JSON alone."""
     with contextlib.redirect_stdout(sys.stderr) if json_only else contextlib.nullcontext():
         yield

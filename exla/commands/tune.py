@@ -1,6 +1,7 @@
 """Measure what a function could become, and keep the fastest that is right and obeys the limit.
 
   exla tune kernels:smooth --shapes "f32[20000,16] f32[20000,16] f32[20000]" --memory-limit 64MiB
+  exla tune train.py -- --epochs 1
 
 Each candidate is compiled, compared with the plain function's values, and timed in a process of its own, on arguments
 that are made up. What is found is recorded: `exla.jit` of the same function with the same limit uses the winner from
@@ -8,79 +9,141 @@ then on, in any process. With --learn online it also moves the weights that sear
 where that ranks other programs better. Stop it when you like: Ctrl-C keeps the best so far, and started again with the
 same seed it goes on where it was. For one CPU.
 
-PROGRAM, --shapes and the options are those of `exla plan`.
+Of a script, each signature is tuned when it is first called, unless the script itself names a search that measures
+nothing, and the script goes on with what won; Ctrl-C ends the search of one signature.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from exla import api
-from exla.commands.flags import add_program_arguments, at_least
-from exla.commands.planning import tell
-from exla.commands.program import read_subject, surroundings
+from exla.commands.flags import PROGRAM, add_program_arguments, at_least
+from exla.commands.planning import plan_and_report, print_plans, print_title
 from exla.errors import OptionError
+from exla.observe import Made
 from exla.options import Options
 from exla.passes.decisions import to_json
 from exla.search.strategy import STRATEGIES
 from exla.search.trials import Listener, Trial, Tuned, listener
 from exla.units import format_bytes
 
+__doc__ = f"{__doc__}\n{PROGRAM}"
+
 SHOWN = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_program_arguments(parser, script=False)
+    add_program_arguments(parser)
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the strategy (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, print what was found; the exit code."""
-    try:
-        with surroundings(arguments):
-            return _tune(arguments)
-    except Exception as error:
-        return tell(error, arguments)
-
-
-def _tune(arguments: argparse.Namespace) -> int:
-    subject = read_subject(arguments)
-    options = {"search": "measured", **subject.options}
-    if not STRATEGIES.get(Options.resolve(search=options["search"]).search).measures:
-        those = ", ".join(name for name in STRATEGIES if STRATEGIES.get(name).measures)
-        raise OptionError(f"search={options['search']!r} measures nothing; those that do: {those}")
-    jax.config.update("jax_compilation_cache_dir", None)  # a cached program says nothing of its compilation
     found: list[Tuned] = []
     learned: list[str] = []
-    most = Options.resolve(search_trials=options.get("search_trials")).search_trials
-    with _progress(arguments, most) as show:
-        token = listener.set(Listener(seed=arguments.seed, trial=show, done=found.append, learned=learned.append))
+
+    def report(made: Sequence[Made]) -> None:
+        if not arguments.json:
+            for number, one in enumerate(made, 1):
+                print_title(arguments, number, one)
+                _print(one, next((t for t in found if t.call is one.call), None))
+            for words in learned:
+                print(words)
+        print_plans(arguments, made, str)
+
+    revised = functools.partial(_measuring, asked=arguments.search is not None)
+    return plan_and_report(arguments, report, revised=revised, around=_followed(arguments, found, learned))
+
+
+def _measuring(options: dict[str, Any], *, asked: bool) -> dict[str, Any]:
+    """Options whose search measures: theirs if it does, else "measured", where no other was `asked` for."""
+    search = Options.resolve(search=options.get("search")).search
+    if _measures(search):
+        return {**options, "search": search}
+    if asked:
+        those = ", ".join(filter(_measures, STRATEGIES))
+        raise OptionError(f"search={search!r} measures nothing; those that do: {those}")
+    return {**options, "search": "measured"}
+
+
+def _measures(search: str) -> bool:
+    return STRATEGIES.get(search).measures
+
+
+@contextlib.contextmanager
+def _followed(arguments: argparse.Namespace, found: list[Tuned], learned: list[str]) -> Iterator[None]:
+    """Follow every search of a block, and show its trials."""
+    jax.config.update("jax_compilation_cache_dir", None)  # a cached program says nothing of its compilation
+    with contextlib.ExitStack() as stack:
+        shown = _Lines() if arguments.json else stack.enter_context(_Bars.opened(arguments))
+
+        def done(tuned: Tuned) -> None:
+            found.append(tuned)
+            shown.done(tuned)
+
+        token = listener.set(Listener(seed=arguments.seed, trial=shown.trial, done=done, learned=learned.append))
+        stack.callback(listener.reset, token)
+        yield
+
+
+class _Lines:
+    """A line of JSON for each trial and one for each search, on standard output as it is now."""
+
+    def __init__(self) -> None:
+        self._out = sys.stdout
+
+    def trial(self, trial: Trial, best: Trial | None) -> None:
+        self._print(_row(trial))
+
+    def done(self, tuned: Tuned) -> None:
+        about = {"stop": tuned.stop, "seconds": tuned.seconds, "winner": _winner(tuned), "not_kept": tuned.not_kept}
+        self._print(about)
+
+    def _print(self, row: dict[str, Any]) -> None:
         try:
-            plan = api.jit(subject.function, **options).plan(
-                *subject.arguments.positional, **subject.arguments.keywords
-            )
-        finally:
-            listener.reset(token)
-    if not arguments.json:
-        for tuned in found:
-            _print(tuned)
-            print(_outcome(tuned, Options.resolve(records=options.get("records")).records))
-        for words in learned:
-            print(words)
-        print(plan)
-    else:
-        for tuned in found:
-            print(json.dumps({"stop": tuned.stop, "seconds": tuned.seconds, "winner": _winner(tuned)}))
-    return 0
+            print(json.dumps(row), file=self._out, flush=True)
+        except BrokenPipeError:  # nobody reads on: as Ctrl-C, which no planner takes for a failure of its own
+            raise KeyboardInterrupt from None
+
+
+class _Bars:
+    """A bar for each search, with the best so far."""
+
+    def __init__(self, bars: Progress, most: int) -> None:
+        self._bars, self._most = bars, most
+        self._task: TaskID | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, arguments: argparse.Namespace) -> Iterator[_Bars]:
+        most = Options.resolve(search_trials=arguments.search_trials).search_trials
+        names = TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        columns = (*names, TextColumn("{task.fields[best]}"))
+        with Progress(*columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as bars:
+            yield cls(bars, most)
+
+    def trial(self, trial: Trial, best: Trial | None) -> None:
+        if self._task is None:
+            self._task = self._bars.add_task("tuning", total=self._most + 1, best="")
+        said = "nothing obeys yet" if best is None or best.run_s is None else f"best {best.run_s * 1e3:.3g} ms"
+        self._bars.update(self._task, advance=1, best=said)
+
+    def done(self, tuned: Tuned) -> None:
+        if self._task is not None:
+            self._bars.update(self._task, total=len(tuned.trials))
+            self._bars.stop_task(self._task)
+        self._task = None
 
 
 def _won(tuned: Tuned) -> Trial | None:
@@ -93,14 +156,14 @@ def _winner(tuned: Tuned) -> dict[str, Any] | None:
     return None if won is None else _row(won)
 
 
-def _outcome(tuned: Tuned, records: str) -> str:
+def _outcome(tuned: Tuned) -> str:
     """In a sentence or two: who won, by how much, and what comes of it."""
     won = _won(tuned)
     if won is None or won.run_s is None:
         return "nothing that obeys the limit was measured; the plan below was chosen by prediction"
     plain = "" if tuned.plain_s is None else f", the plain program {tuned.plain_s * 1e3:.4g} ms"
     what = "the plain program won" if not won.decisions else f"the winner takes {won.run_s * 1e3:.4g} ms{plain}"
-    kept = "exla.jit uses it from now on" if records == "append" else f"nothing is kept: records={records!r}"
+    kept = f"nothing is kept: {tuned.not_kept}" if tuned.not_kept else "exla.jit uses it from now on"
     return f"{what}; {kept}"
 
 
@@ -115,30 +178,20 @@ def _row(trial: Trial) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _progress(arguments: argparse.Namespace, most: int) -> Iterator[Any]:
-    """Shows each trial: a bar with the best so far, or a line of JSON."""
-    if arguments.json:
-        yield lambda trial, best: print(json.dumps(_row(trial)), flush=True)
-        return
-    columns = (
-        TextColumn("tuning"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[best]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("tuning", total=most + 1, best="")
-
-        def show(trial: Trial, best: Trial | None) -> None:
-            said = "nothing obeys yet" if best is None or best.run_s is None else f"best {best.run_s * 1e3:.3g} ms"
-            bar.update(task, advance=1, best=said)
-
-        yield show
+def _print(made: Made, tuned: Tuned | None) -> None:
+    """What a search found, and what comes of it; why there was none."""
+    if tuned is not None:
+        _print_table(tuned)
+        print(_outcome(tuned))
+    elif not _measures(made.options.search):
+        print(f"not measured: the script plans it with search={made.options.search!r}")
+    elif made.call.inline:
+        print("not measured: it is compiled as a part of another program")
+    else:
+        print("its search was not followed: it began in another thread")
 
 
-def _print(tuned: Tuned) -> None:
+def _print_table(tuned: Tuned) -> None:
     """The best candidates, how many there were of which status, and why it ended."""
     table = Table(title=f"{len(tuned.trials)} candidates in {tuned.seconds:.0f} s; ended by: {tuned.stop}")
     for column in ("ms", "compiled", "from", "candidate"):

@@ -1,6 +1,8 @@
 """`exla tune`, `exla search space`, `exla explain --space` and `exla search compare`."""
 
 import json
+import os
+import warnings
 
 import pytest
 
@@ -39,21 +41,105 @@ def test_tune_shows_what_was_measured_and_the_plan_that_won(exla_command, clock)
     assert json.loads(out)["source"] == "record"
 
 
-def test_tune_as_json_is_a_line_for_each_trial_and_one_for_the_winner(exla_json, clock):
+def test_tune_as_json_is_a_line_for_each_trial_one_for_the_winner_and_one_for_the_plan(exla_json, clock):
     code, rows = exla_json(
         "tune", "kernels:smooth", *SMALL, "--search-trials", "3", "--search", "random", "--seed", "7"
     )
-    *trials, last = rows
+    *trials, last, plan = rows
     assert code == 0 and len(trials) == 4 and trials[0]["status"] == "over_limit" and last["stop"] == "trials"
     ran = [t for t in trials if t["run_s"] is not None]
     assert last["winner"]["run_s"] == min(t["run_s"] for t in ran)
     assert all(from_json(d) for t in trials for d in t["decisions"])
+    assert plan["function"] == "smooth" and plan["decisions"] == last["winner"]["decisions"] and last["not_kept"] == ""
 
 
 def test_tune_says_where_nothing_was_measured(exla_command, clock):
     words = ("--search-seconds", "1e-9", "--records", "off")
     code, out, _ = exla_command("tune", "kernels:smooth", *SMALL, *words)
     assert code == 0 and "nothing that obeys the limit was measured" in out and "split axis" in out
+
+
+def test_the_plan_is_there_where_nothing_was_measured(exla_json, clock):
+    code, (*_, last, plan) = exla_json("tune", "kernels:smooth", *SMALL, "--search-seconds", "1e-9")
+    assert code == 0 and last["winner"] is None and last["stop"] == "seconds"
+    assert plan["source"] == "search" and plan["decisions"] and plan["compiled_bytes"] <= 96 * 1024
+
+
+def test_a_function_of_exla_jit_is_tuned_whatever_it_is_wrapped_with(exla_command, clock):
+    code, out, _ = exla_command("tune", "kernels:capped", "--shapes", SHAPES, "--search-trials", "2")
+    assert code == 0 and "3 candidates" in out and "the winner takes" in out
+
+
+@pytest.mark.parametrize("how", ["unwritable", "off"])
+def test_tune_says_that_nothing_could_be_kept_and_why(how, exla_command, exla_json, clock, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    words = ["tune", "kernels:smooth", *SMALL, "--search-trials", "2"]
+    if how == "off":
+        words, why = [*words, "--records", "off"], "records='off'"
+    else:
+        monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path / "file" / "below"))
+        why = f"tuning records cannot be written to {tmp_path}/file/below ([Errno 20]"
+    with warnings.catch_warnings(action="ignore"):
+        code, out, _ = exla_command(*words)
+        assert code == 0 and f"; nothing is kept: {why}" in out and "from now on" not in out
+        code, (*_, last, _) = exla_json(*words)
+    assert code == 0 and last["winner"] and last["not_kept"].startswith(why)
+
+
+SCRIPT = """
+import sys
+import jax, jax.numpy as jnp
+from kernels import smooth, twice
+import exla
+
+print("arguments", sys.argv[1:])
+capped = exla.jit(smooth, memory_limit="96KiB")
+counted = exla.jit(smooth, memory_limit="96KiB", search="analytic")
+for rows in (400, 500, 400):
+    capped(jnp.ones((rows, 3)), jnp.ones((300, 3)), jnp.ones(300))
+counted(jnp.ones((450, 3)), jnp.ones((300, 3)), jnp.ones(300))
+if "fail" in sys.argv:
+    raise ValueError("on purpose")
+"""
+
+
+@pytest.fixture
+def script(folder):
+    (folder / "script.py").write_text(SCRIPT)
+    return "script.py"
+
+
+def test_every_signature_of_a_script_is_tuned(script, exla_command, clock):
+    code, out, _ = exla_command("tune", script, "--search-trials", "2", "--", "--epochs", "3")
+    assert code == 0 and out.startswith("arguments ['--epochs', '3']\n1. smooth: f32[400,3]")
+    assert out.count("3 candidates") == 2 == out.count("exla.jit uses it from now on")
+    assert out.count("2. smooth: f32[500,3]") == 2 and "not measured: the script plans it with search='analytic'" in out
+    tables, plans = out.split("exla plan\n", 1)
+    assert tables.count("3 candidates") == 2 and plans.count("exla plan\n") == 2
+    assert "EXLA_SEARCH" not in os.environ
+
+
+def test_tune_of_a_script_as_json_has_the_lines_of_each_search_and_then_the_plans(script, exla_json, clock):
+    words = ("tune", script, "--search-trials", "2", "--search", "random", "--", "fail")
+    code, rows = exla_json(*words)
+    kinds = [next(k for k in ("status", "stop", "function", "error") if k in row) for row in rows]
+    assert kinds == [*["status"] * 3, "stop", *["status"] * 3, "stop", *["function"] * 3, "error"]
+    assert code == 1 and rows[-1]["error"]["message"] == "on purpose"
+    assert [rows[k]["winner"]["decisions"] for k in (3, 7)] == [rows[k]["decisions"] for k in (8, 9)]
+
+
+def test_tune_of_a_script_refuses_a_search_that_measures_nothing(script, exla_command):
+    code, out, err = exla_command("tune", script, "--search", "analytic")
+    assert code == 2 and out == "" and "measures nothing" in err
+
+
+def test_trials_that_nobody_reads_end_the_search(monkeypatch, exla_command, clock, capsys):
+    def closed(*words, file=None, **kwargs):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("exla.commands.tune.print", closed, raising=False)
+    code, _, err = exla_command("tune", "kernels:smooth", *SMALL, "--json")
+    assert code == 1 and not clock and "exla failed" not in err
 
 
 def test_tune_refuses_a_search_that_measures_nothing(exla_command):
