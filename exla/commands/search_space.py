@@ -15,9 +15,10 @@ import itertools
 import json
 
 from exla import api
+from exla.commands.failure import UsageError
 from exla.commands.flags import add_program_arguments, at_least
-from exla.commands.planning import tell
-from exla.commands.program import read_subject, surroundings
+from exla.commands.planning import quiet, tell
+from exla.commands.program import is_script, read_subject, surroundings
 from exla.passes.decisions import to_json
 from exla.units import format_bytes
 
@@ -37,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
 def show(arguments: argparse.Namespace, *, shown: int, counted: int) -> int:
     """Print the size of the space and its first candidates; the exit code."""
     try:
-        with surroundings(arguments):
+        if is_script(arguments.program):
+            raise UsageError(f"a space is of one function: write {arguments.program}:function, and --shapes")
+        with surroundings(arguments), quiet(arguments.json):
             subject = read_subject(arguments)
             function = api.jit(subject.function, **subject.options)
             space = function.space(*subject.arguments.positional, **subject.arguments.keywords)

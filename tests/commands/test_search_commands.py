@@ -86,6 +86,26 @@ def test_tune_says_that_nothing_could_be_kept_and_why(how, exla_command, exla_js
     assert code == 0 and last["winner"] and last["not_kept"].startswith(why)
 
 
+PRINTING = """
+import jax.numpy as jnp
+print("imported")
+def far(x, y):
+    print("traced")
+    return jnp.max(jnp.sum(jnp.abs(x[:, None] - y[None]), axis=-1))
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("plan",), ("tune", "--search-trials", "1"), ("search", "space"), ("explain", "--space")]
+)
+def test_json_is_not_mixed_with_what_the_function_prints(words, folder, exla_command, clock):
+    (folder / "printing.py").write_text(PRINTING)
+    given = ("printing:far", "--shapes", "f32[400,3] f32[400,3]", "--memory-limit", "64KiB", "--json")
+    code, out, err = exla_command(*words, *given)
+    assert code == 0 and all(isinstance(json.loads(line), dict) for line in out.splitlines()) and out
+    assert "imported" in err and "traced" in err
+
+
 SCRIPT = """
 import sys
 import jax, jax.numpy as jnp
@@ -131,6 +151,12 @@ def test_tune_of_a_script_as_json_has_the_lines_of_each_search_and_then_the_plan
 def test_tune_of_a_script_refuses_a_search_that_measures_nothing(script, exla_command):
     code, out, err = exla_command("tune", script, "--search", "analytic")
     assert code == 2 and out == "" and "measures nothing" in err
+
+
+@pytest.mark.parametrize("words", [("search", "space", "script.py"), ("explain", "script.py", "--space")])
+def test_a_space_is_asked_of_a_function(words, script, exla_command):
+    code, out, err = exla_command(*words)
+    assert code == 2 and out == "" and "script.py:function" in err and "neither" not in err
 
 
 def test_trials_that_nobody_reads_end_the_search(monkeypatch, exla_command, clock, capsys):
