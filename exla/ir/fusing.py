@@ -6,10 +6,11 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
 * XLA:CPU computes a cheap value again in every fusion that can, also where a reader wants it stored: a product, or a
   reduction along a long axis. Expensive values that two fusions read are stored, and so is what would be computed once
   for every place that it is broadcast to, or in too many places, or joined of several values in more than one.
-* XLA:GPU and TPUs' compiler compute an element-wise value again for every fusion that reads it, unless it is expensive
-  or put together of several (`STORED_ONCE`). What is broadcast to more places is stored before.
+* XLA:GPU computes an element-wise value again for every fusion that reads it, unless it is expensive or put together of
+  several (`STORED_ONCE`); TPUs' compiler unless it is put together. What is broadcast to more places is stored before.
 * XLA:GPU does the same with gathers, and with reductions that are too short for a kernel of their own.
-* TPUs compute a matrix product inside the one fusion that reads it, be it another product.
+* TPUs compute a matrix product inside the one fusion that reads it, be it another product; and random bits like any
+  element-wise value.
 * On both, reductions of one shape that do not wait for each other are one fusion (`exla.ir.siblings`).
 
 `fused` says which values are stored, and which of them every equation reads.
@@ -28,6 +29,7 @@ from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, 
 from exla.ir.products import is_exact, is_outer, is_vectors
 from exla.ir.program import Program, variables
 from exla.ir.siblings import are_siblings
+from exla.ir.softmaxes import is_shifted
 from exla.ir.storing import Storing
 
 WARP = 32
@@ -36,7 +38,7 @@ REPEATED = named("broadcast_in_dim iota convert_element_type slice transpose rev
 """What is computed again for every place that it is broadcast to; the rest is stored before."""
 STORED_ONCE = TRANSCENDENTAL | named("sqrt pad concatenate stack")
 """Fusible primitives that no two fusions compute each for itself: they are expensive, or put values together."""
-FUSED = FUSIBLE | {"stack", "split"}
+FUSED = FUSIBLE | named("stack split bitcast_convert_type")
 JOINED = named("concatenate stack pad")
 """What XLA:CPU computes in one place of one fusion only (`ElementalIrEmitter::OpInvalidatesCache`)."""
 JOINING = named("concatenate stack pad gather")
@@ -258,10 +260,14 @@ def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, stori
         if name in JOINED:
             return home != MANY
         return (home != MANY and not is_reused) or not _is_expensive(eqn)
+    if storing.joins and name == "sub" and is_shifted(program, eqn):
+        return False
     if name in FUSED or is_outer(eqn):
-        return home != MANY or name not in STORED_ONCE
+        return home != MANY or name not in (JOINED if storing.joins else STORED_ONCE)
     if name == "dot_general":
         return home != MANY and (_is_joined(program, eqn, home) if storing.joins else is_sum(eqn))
+    if name == "random_bits":
+        return storing.joins
     if name == "gather":
         return storing.gathers
     return storing.gathers and name in REDUCERS and _is_short(eqn)
