@@ -466,6 +466,18 @@ def stacked_by_scan(eqn: Any) -> range:
     return range(scan_counts(eqn.params, len(eqn.invars))[1], len(eqn.outvars))
 
 
+def read_by_turns(eqn: Any) -> range:
+    """Positions of a scan's operands of which each turn reads a row; of every other equation none."""
+    if eqn.primitive.name != "scan":
+        return range(0)
+    return range(sum(scan_counts(eqn.params, len(eqn.invars))[:2]), len(eqn.invars))
+
+
+def rows_of_gather(eqn: Any) -> tuple[int, ...]:
+    """The axes of what a gather makes along which it copies whole slices."""
+    return tuple(eqn.params["dimension_numbers"].offset_dims)
+
+
 def constants_of_bodies(eqn: Any) -> range:
     """Positions of a control-flow equation's operands that its bodies only read, the same on every turn."""
     params = eqn.params

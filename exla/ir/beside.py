@@ -1,13 +1,15 @@
 """What an operation stores beside its results while it is computed, by compiler.
 
 XLA:CPU hands matrix products, sorts and Fourier transforms to libraries that allocate (`exla.scratch`), reduces long
-axes in passes by windows, and sums cumulatively in two. XLA:GPU lengthens the operands of products that it cuts, and
-TPUs compute a product in more than default precision as a sum of several.
+axes in passes by windows, and sums cumulatively in two. XLA:GPU lengthens the operands of products that it cuts. TPUs
+compute a product in more than default precision as a sum of several, and copy what a loop reads or stacks row by row
+where an argument or result lies otherwise.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +19,8 @@ from exla.ir.primitives import CUMULATIVE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import axes_of, is_exact, is_ordered, is_outer
 from exla.ir.program import Program, value_bytes, variables
 from exla.ir.split_products import padded_depth
-from exla.ir.storing import Storing
+from exla.ir.storing import Storing, stacked_bytes
+from exla.ir.tiles import padded_bytes
 from exla.scratch import convolution_bytes, product_bytes, sort_bytes, transform_bytes
 
 PARTS = 3
@@ -34,9 +37,19 @@ SUMMED = 16
 """Indices that XLA:CPU sums cumulatively at once (its ReduceWindowRewriter's window)."""
 
 
-def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Storing) -> int:
-    """Bytes that an equation stores beside its results, of which `made` says how many bytes they take."""
+def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Storing, room: int = 0) -> int:
+    """Bytes that an equation stores beside its results.
+
+    Args:
+      program: the program.
+      eqn: one of its equations.
+      made: how many bytes its results take.
+      storing: what the compiler stores.
+      room: bytes that are free on the chip.
+    """
     name = eqn.primitive.name
+    if storing.tiled and name == "scan":
+        return _beyond(_relaid(program, eqn), room)
     if storing.threads:
         return _in_passes(program, eqn, storing)
     if name in REDUCERS and storing.cutting is not None:
@@ -97,6 +110,26 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
         return first
     windows = math.prod(-(-n // window) if axis in axes else n for axis, n in enumerate(shape))
     return first + windows * item
+
+
+def _relaid(program: Program, eqn: Any) -> list[int]:
+    """What a TPU stores of a scan because rows lie whole in it, and not in the program's arguments and results."""
+    stacked = [eqn.outvars[k] for k in _compat.stacked_by_scan(eqn)]
+    read = [eqn.invars[k] for k in _compat.read_by_turns(eqn)]
+    found = [v for v in stacked if v in program.outvars] + [v for v in read if v in program.invars]
+    sizes = {v: padded_bytes(v.aval.shape, _compat.item_bytes(v.aval.dtype)) for v in found}
+    return [stacked_bytes(v) for v, size in sizes.items() if stacked_bytes(v) != size]
+
+
+def _beyond(sizes: Sequence[int], room: int) -> int:
+    """Bytes of values for which there is no room on the chip, whoever comes first."""
+    total = 0
+    for size in sizes:
+        if size <= room:
+            room -= size
+        else:
+            total += size
+    return total
 
 
 def _in_two_passes(eqn: Any) -> int:

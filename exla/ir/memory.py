@@ -195,7 +195,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
         for v in made:
             waiting_bytes -= waiting.pop(v, 0)
         total += sum(made.values())
-        now = total - reused + beside_bytes(program, eqn, made, storing)
+        now = total - reused + beside_bytes(program, eqn, made, storing, storing.chip_bytes - sum(on_chip.values()))
         called = library_bytes(eqn, storing) if storing.threads else 0
         if inner is not None:
             now += inner.temporary_bytes - inner.library_bytes
@@ -346,7 +346,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
         arguments_bytes=largest.arguments_bytes * shares,
         library_bytes=largest.library_bytes * shares,
     )
-    stacked = range(0) if storing.tiled else _compat.stacked_by_scan(eqn)  # written in place
+    stacked = _compat.stacked_by_scan(eqn)  # written in place
     kept = uncopied(eqn, programs[-1], storing) if eqn.primitive.name in LOOPS and storing.recomputes else ()
     carried = sum(value_bytes(v) for k, v in enumerate(eqn.outvars) if k not in stacked and k not in kept)
     held = _below(position, which, largest) if bodies and all(map(body_program, bodies)) else ()

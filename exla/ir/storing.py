@@ -24,7 +24,10 @@ from exla.ir.tiles import padded_bytes
 LONGEST_FUSED_REDUCTION = 32
 """Indices of an axis that XLA:CPU reduces in one pass (its TreeReductionRewriter's window, measured)."""
 ROWS = named("gather conv_general_dilated") | SCATTERS
-"""Primitives that TPUs compute on whole rows: their values lie with the last axis on the lanes, unless it is short."""
+"""Primitives that TPUs compute on whole rows: their values lie with the last axis on the lanes, unless it is short.
+
+What is gathered of a small table lies so all the same (`_gathers_on_chip`), and what loops read or stack in rows.
+"""
 SHORT_ROW = 32
 """Numbers; to pad less to whole lanes, other axes are laid on them (`f32[5752000, 3]{0,1:T(4,128)}`)."""
 PRODUCTS = named("dot_general conv_general_dilated")
@@ -49,6 +52,7 @@ class Storing:
       narrow: whether what only products read is stored as bfloat16, in which they are computed.
       tiled: whether values are padded to tiles (`exla.ir.tiles`).
       chip_bytes: memory on the chip in which values may live, which is not counted; 0 where there is none.
+      table_bytes: the largest table of which short rows are gathered whole: it fits on the chip.
       code: the size of the program itself; None where it is not counted.
       cutting: how products with long contractions are cut; None where they are not.
     """
@@ -66,6 +70,7 @@ class Storing:
     narrow: bool = False
     tiled: bool = False
     chip_bytes: int = 0
+    table_bytes: int = 0
     code: CodeCosts | None = None
     cutting: Cutting | None = None
 
@@ -78,21 +83,49 @@ def stored_bytes(program: Program, var: Any, storing: Storing) -> int:
     if storing.narrow and var.aval.dtype == np.float32 and _is_for_products(program, var):
         item = 2
     if getattr(var.aval.dtype, "kind", "") == "c":  # real and imaginary parts are stored apart
-        return 2 * padded_bytes(var.aval.shape, item // 2, _pinned(program, var))
-    return padded_bytes(var.aval.shape, item, _pinned(program, var))
+        return 2 * padded_bytes(var.aval.shape, item // 2, _pinned(program, var, storing))
+    return padded_bytes(var.aval.shape, item, _pinned(program, var, storing))
 
 
-def _pinned(program: Program, var: Any) -> str:
+def _pinned(program: Program, var: Any, storing: Storing) -> str:
     """The layout that what makes and reads a value asks of it, as of `padded_bytes`."""
     at = program.producers.get(var)
     users = [program.eqns[i] for i, _ in program.consumers.get(var, ())]
-    names = {eqn.primitive.name for eqn in (users if at is None else [program.eqns[at], *users])}
+    made = [] if at is None else [program.eqns[at]]
     shape = var.aval.shape
-    if not shape or shape[-1] < SHORT_ROW and len(shape) < 3:
+    if len(shape) < 2:
         return ""
-    if names & ROWS:
-        return "rows" if shape[-1] >= SHORT_ROW else ""
-    return "stacked" if "scan" in names else ""
+    if any(eqn.primitive.name in ROWS for eqn in [*made, *users]) and shape[-1] >= SHORT_ROW:
+        return "rows"
+    if any(_gathers_on_chip(eqn, storing) for eqn in made):
+        return "rows"
+    if var not in program.outvars and at is not None and is_stacked(program, var):
+        return "stacked"
+    return ""
+
+
+def _gathers_on_chip(eqn: Any, storing: Storing) -> bool:
+    """Whether TPUs gather whole rows, however short, of a table that has its rows whole on the chip."""
+    if eqn.primitive.name != "gather":
+        return False
+    shape = eqn.outvars[0].aval.shape
+    if shape[-1] == 1 or len(shape) - 1 not in _compat.rows_of_gather(eqn):
+        return False
+    table = eqn.invars[0].aval
+    return padded_bytes(table.shape, _compat.item_bytes(table.dtype), "rows") <= storing.table_bytes
+
+
+def is_stacked(program: Program, var: Any) -> bool:
+    """Whether a scan makes a value row by row, or reads it so."""
+    at = program.producers.get(var)
+    if at is not None and any(program.eqns[at].outvars[k] is var for k in _compat.stacked_by_scan(program.eqns[at])):
+        return True
+    return any(side in _compat.read_by_turns(program.eqns[i]) for i, side in program.consumers.get(var, ()))
+
+
+def stacked_bytes(var: Any) -> int:
+    """Bytes of a value of which a TPU writes or reads a row in each turn of a loop."""
+    return padded_bytes(var.aval.shape, _compat.item_bytes(var.aval.dtype), "stacked")
 
 
 def _is_for_products(program: Program, var: Any) -> bool:

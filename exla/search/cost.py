@@ -107,6 +107,7 @@ def storing_of(machine: Machine, fused: bool = True, searching: bool = False) ->
             narrow=True,
             tiled=True,
             chip_bytes=chip_bytes,
+            table_bytes=machine.on_chip_bytes,
             code=TPU if machine.counts_code else None,
         )
     return Storing(
