@@ -2,8 +2,8 @@
 
 XLA:CPU hands matrix products, sorts and Fourier transforms to libraries that allocate (`exla.scratch`), reduces long
 axes in passes by windows, and sums cumulatively in two. XLA:GPU lengthens the operands of products that it cuts. TPUs
-compute a product in more than default precision as a sum of several, and copy what a loop reads or stacks row by row
-where an argument or result lies otherwise.
+compute a product in more than default precision as a sum of several, sum cumulatively in rows, and transform real
+numbers as complex ones; and they copy what a loop reads or stacks row by row where an argument or result lies otherwise.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ ROUNDS = 4
 """Values of their size that XLA:CPU stores to draw random bits: two, in a loop that copies both."""
 MOST_OF_ROW, MOST_OF_COLUMN = 1024 * 16, 32 * 128
 """Indices that one block of threads of a GPU reduces, where they lie side by side and where they do not."""
+ROW = 128
+"""Indices that TPUs sum cumulatively at once."""
+LONGEST_AT_ONCE = 256
+"""Points of a Fourier transform that TPUs compute as one product."""
 SUMMED = 16
 """Indices that XLA:CPU sums cumulatively at once (its ReduceWindowRewriter's window)."""
 
@@ -50,6 +54,10 @@ def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Stor
     name = eqn.primitive.name
     if storing.tiled and name == "scan":
         return _beyond(_relaid(program, eqn), room)
+    if storing.tiled and name in CUMULATIVE:
+        return _beyond(_in_rows(eqn), room)
+    if storing.tiled and name == "fft":
+        return _beyond(_in_parts(eqn), room)
     if storing.threads:
         return _in_passes(program, eqn, storing)
     if name in REDUCERS and storing.cutting is not None:
@@ -119,6 +127,26 @@ def _relaid(program: Program, eqn: Any) -> list[int]:
     found = [v for v in stacked if v in program.outvars] + [v for v in read if v in program.invars]
     sizes = {v: padded_bytes(v.aval.shape, _compat.item_bytes(v.aval.dtype)) for v in found}
     return [stacked_bytes(v) for v, size in sizes.items() if stacked_bytes(v) != size]
+
+
+def _in_rows(eqn: Any) -> list[int]:
+    """What TPUs store to sum cumulatively over more than `ROW` indices: rows of so many, and their sums."""
+    shape = eqn.invars[0].aval.shape
+    if shape[eqn.params["axis"]] <= ROW:
+        return []
+    return [padded_bytes(shape, _compat.item_bytes(eqn.outvars[0].aval.dtype))] * 2
+
+
+def _in_parts(eqn: Any) -> list[int]:
+    """What TPUs store to transform real numbers, or to them: both parts of the whole spectrum, from products.
+
+    Half of it is what a program asks for or has; of that they make the other half before they transform it back.
+    """
+    real = next((v for v in (*eqn.invars, *eqn.outvars) if getattr(v.aval.dtype, "kind", "") == "f"), None)
+    if real is None:
+        return []
+    is_short = real is eqn.invars[0] and real.aval.shape[-1] <= LONGEST_AT_ONCE
+    return [padded_bytes(real.aval.shape, _compat.item_bytes(real.aval.dtype))] * (1 if is_short else 3)
 
 
 def _beyond(sizes: Sequence[int], room: int) -> int:
