@@ -3,7 +3,7 @@
 XLA:CPU hands matrix products, sorts and Fourier transforms to libraries that allocate (`exla.scratch`), reduces long
 axes in passes by windows, and sums cumulatively in two. XLA:GPU lengthens the operands of products that it cuts. TPUs
 compute a product in more than default precision as a sum of several, sum cumulatively in rows, and transform real
-numbers as complex ones; and they copy what a loop reads or stacks row by row where an argument or result lies otherwise.
+numbers as complex ones; and they copy what a loop reads or stacks row by row where arguments and results lie otherwise.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from exla.ir.program import Program, variables
 from exla.ir.siblings import are_siblings
 from exla.ir.softmaxes import is_shifted
 from exla.ir.storing import Storing
+from exla.ir.turned import is_met_turned
 
 WARP = 32
 """Threads of a GPU that reduce a row together."""
@@ -181,7 +182,8 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         is_view = name in VIEWS or (can_fold and name == "transpose" and _is_folded(program, made, outputs, storing))
         is_reused = copies and any(v in reused for v in made)
         is_virtual = is_copied = False
-        if (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
+        is_met = storing.joins and name == "transpose" and is_met_turned(program, position, places)
+        if not is_met and (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
             times = _times(found, count)
             is_one = len(times) <= 1 or (not copies and name not in JOINED and _are_one(program, times, storing))
             home = next(iter(times), position) if is_one else MANY
