@@ -115,8 +115,6 @@ def users_line(error: BaseException) -> str:
 
 
 def _of_function(arguments: argparse.Namespace, revised: Revised) -> Made:
-    if arguments.script_arguments:
-        raise UsageError("only a script takes what stands after --; a function has its arguments from --shapes")
     subject = read_subject(arguments)
     given = subject.arguments
     compiled = ahead.compile(subject.function, given.positional, given.keywords, **revised(subject.options))

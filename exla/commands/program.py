@@ -76,6 +76,8 @@ def read_subject(arguments: argparse.Namespace) -> Subject:
     Raises:
       UsageError: if there is no such function, or it does not take such arguments.
     """
+    if vars(arguments).get("script_arguments"):
+        raise UsageError("only a script takes what stands after --; a function has its arguments from --shapes")
     found = load_function(arguments.program)
     kept: dict[str, Any] = {}
     while isinstance(found, (JitFunction, _JAX_JIT)):

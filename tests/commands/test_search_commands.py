@@ -159,6 +159,12 @@ def test_a_space_is_asked_of_a_function(words, script, exla_command):
     assert code == 2 and out == "" and "script.py:function" in err and "neither" not in err
 
 
+@pytest.mark.parametrize("words", [("tune", "kernels:smooth"), ("explain", "kernels:smooth", "--space")])
+def test_a_function_takes_nothing_after_two_dashes(words, exla_command):
+    code, out, err = exla_command(*words, *SMALL, "--", "rest")
+    assert code == 2 and out == "" and "only a script takes" in err
+
+
 def test_trials_that_nobody_reads_end_the_search(monkeypatch, exla_command, clock, capsys):
     def closed(*words, file=None, **kwargs):
         raise BrokenPipeError
