@@ -1,62 +1,141 @@
-"""Optimised HLO as text: compared as a whole or in parts, and its collectives counted."""
+"""Optimised HLO as text: compared as a whole or in parts, and how often its collectives run."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
+from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
 _COLLECTIVE = re.compile(
     r" (?:all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute|collective-broadcast)"
     r"(?:-start)?\("
 )
-_CALLED = re.compile(r"(?:body|condition|calls|to_apply|branch_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)\}?")
+_CALLED = re.compile(
+    r"(?:body|condition|calls|to_apply|(?:branch|called|true|false)_computations?)=(?:\{([^}]*)\}|(%?[\w.\-]+))"
+)
 _SEALED = re.compile(
     r" = \(?\w+\[([\d,]*)\][^()]*\)? conditional\(.*branch_computations=\{([^}]*)\}"
     r".*op_name=\"[^\"]*exla_sealed\.(\d+)\.([\dx]*)/"
 )
-_LOOP = re.compile(r" while\(.*?(?:body|condition)=%?([\w.\-]+), (?:body|condition)=%?([\w.\-]+)")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
+_LOOP = re.compile(r" while\(.*?([\w.\-]+)\), condition=%?([\w.\-]+), body=%?([\w.\-]+)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_BELOW = re.compile(r"^\s+ROOT .* compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT")
+_ELEMENT = re.compile(r" get-tuple-element\(.*\), index=(\d+)")
+_CONSTANT = re.compile(r" = [su]\d+\[\]\S* constant\((-?\d+)\)")
+_COPIED = re.compile(r" (?:copy|bitcast|copy-start|copy-done)\(%?([\w.\-]+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collectives:
-    """How many operations of a program exchange data between devices.
+    """How often a program has its devices exchange data.
+
+    Loops whose number of trips cannot be read count as one trip, and every branch of a conditional counts.
 
     Attributes:
-      total: all of them.
-      in_loops: those that run on every trip of a loop.
+      total: how often an operation exchanges something.
+      in_loops: those of them on trips of loops.
+      untold: those inside at least one loop whose number of trips cannot be read, at least two such loops, and so on.
     """
 
     total: int
     in_loops: int
+    untold: tuple[int, ...] = ()
+
+    def exceed(self, other: Collectives) -> bool:
+        """Whether there are more of them than another program has, of any kind."""
+        mine, others = ((c.total, c.in_loops, *c.untold) for c in (self, other))
+        return any(a > b for a, b in itertools.zip_longest(mine, others, fillvalue=0))
+
+    def __str__(self) -> str:
+        untold = f", {self.untold[0]} on every trip of a loop of unknown length" if self.untold else ""
+        return f"{self.total} times, {self.in_loops} of them in loops{untold}"
 
 
 def collectives(text: str) -> Collectives:
-    """Count the collectives of optimised HLO.
+    """Count how often the collectives of optimised HLO run: each as often as the loops around it turn.
 
     Args:
       text: of one program.
     """
-    counts: dict[str, int] = {}
-    called: dict[str, set[str]] = {}
-    looped: set[str] = set()
+    if not _COLLECTIVE.search(text):
+        return Collectives(total=0, in_loops=0)
+    found = _computations(text)
+    names = {name: [_called(line) for line in lines.values()] for name, lines in found.items()}
+
+    @cache
+    def runs(name: str) -> Counter[tuple[bool, int]]:
+        """(in a loop, in so many of unknown length) -> how often, for one run of a computation."""
+        counts: Counter[tuple[bool, int]] = Counter()
+        for line, called in zip(found[name].values(), names[name], strict=True):
+            counts[False, 0] += bool(_COLLECTIVE.search(line))
+            loops = " while(" in line
+            trips = _trips(line, found[name], found) if loops else 1
+            for (is_inside, untold), count in itertools.chain.from_iterable(
+                runs(n).items() for n in called if n in found
+            ):
+                counts[is_inside or loops, untold + (trips is None)] += count * (1 if trips is None else trips)
+        return counts
+
+    below = {n for called in names.values() for group in called for n in group}
+    counts: Counter[tuple[bool, int]] = sum((runs(n) for n in found if n not in below), Counter())
+    deepest = max((untold for _, untold in counts), default=0)
+    return Collectives(
+        total=counts.total(),
+        in_loops=sum(n for (is_inside, _), n in counts.items() if is_inside),
+        untold=tuple(sum(n for (_, k), n in counts.items() if k >= least) for least in range(1, deepest + 1)),
+    )
+
+
+def _computations(text: str) -> dict[str, dict[str, str]]:
+    """Name of a computation -> name of an instruction -> its line."""
+    found: dict[str, dict[str, str]] = {}
     name = ""
     for line in text.splitlines():
         opened = _COMPUTATION.match(line)
         if opened is not None:
             name = opened[1]
-        counts[name] = counts.get(name, 0) + bool(_COLLECTIVE.search(line))
-        names = {n.strip("% ") for group in _CALLED.findall(line) for n in group.split(",")}
-        called.setdefault(name, set()).update(names)
-        looped.update(n for pair in _LOOP.findall(line) for n in pair)
-    reached, todo = set[str](), [n for n in looped if n in counts]
-    while todo:
-        one = todo.pop()
-        if one not in reached:
-            reached.add(one)
-            todo += called.get(one, ())
-    return Collectives(total=sum(counts.values()), in_loops=sum(counts.get(n, 0) for n in reached))
+            found[name] = {}
+        instruction = _INSTRUCTION.match(line)
+        if instruction is not None and name in found:
+            found[name][instruction[1]] = line
+    return found
+
+
+def _called(line: str) -> list[str]:
+    """The computations that an instruction runs."""
+    if " async-done(" in line or " async-update(" in line:  # what async-start has begun
+        return []
+    return [n.strip("% ") for several, one in _CALLED.findall(line) for n in (several or one).split(",")]
+
+
+def _trips(line: str, beside: dict[str, str], computations: dict[str, dict[str, str]]) -> int | None:
+    """How often a loop turns: the compiler's word, else how far it counts, one by one; None where neither is there.
+
+    Args:
+      line: the loop's.
+      beside: the instructions of its computation.
+      computations: all of them.
+    """
+    said, loop = _TRIPS.search(line), _LOOP.search(line)
+    if said is not None or loop is None:
+        return int(said[1]) if said is not None else None
+    condition = computations.get(loop[2], {})
+    below = next(filter(None, map(_BELOW.match, condition.values())), None)
+    counter, bound = (condition.get(name, "") for name in below.groups()) if below else ("", "")
+    element, end = _ELEMENT.search(counter), _CONSTANT.search(bound)
+    if element is None or end is None:
+        return None
+    _, _, operands = beside.get(loop[1], "").partition(" tuple(")
+    first = dict(enumerate(re.findall(r"%([\w.\-]+)", operands.partition(")")[0]))).get(int(element[1]), "")
+    while (copied := _COPIED.search(beside.get(first, ""))) is not None:
+        first = copied[1]
+    begin = _CONSTANT.search(beside.get(first, ""))
+    return max(int(end[1]) - (int(begin[1]) if begin else 0), 0)
 
 
 def sealed_alike(text: str) -> bool:
@@ -90,8 +169,7 @@ def _with_called(name: str, bodies: dict[str, list[str]]) -> str:
         one = todo.pop()
         if one in bodies and one not in order:
             order.append(one)
-            groups = [group for line in bodies[one] for group in _CALLED.findall(line)]
-            todo += [n.strip("% ") for group in reversed(groups) for n in group.split(",")]
+            todo += reversed([n for line in bodies[one] for n in _called(line)])
     return comparable("\n".join(line for one in order for line in bodies[one]))
 
 
