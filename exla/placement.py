@@ -7,7 +7,7 @@ device. A program that is split is another function of flat arrays, so it has to
     place.arguments, place.results, place.devices      # (None, None), (on_3,), {device 3}
 
 On several devices a program is planned as one, each device holding its share. What they share out already (`spread`) is
-cut inside the shares only; what is chosen makes them exchange no more than the plain program does.
+cut inside the shares only; what is chosen makes them exchange data no more often than the plain program does.
 """
 
 from __future__ import annotations

@@ -165,6 +165,23 @@ def test_a_saved_plan_is_replayed(tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
+def test_a_plan_that_exchanges_in_the_users_own_loop_is_loaded_and_replayed(tmp_path, monkeypatch):
+    """As often as the plain program does; that is compiled for a plan, and known of a record."""
+    monkeypatch.setenv("EXLA_RECORDS", "append")
+    monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path / "records"))
+    limit = exla.jit(ring, memory_limit="1GiB").plan(*HEADS).compiled_bytes // 5
+    compiled = exla.compile(ring, HEADS, memory_limit=limit)
+    assert not compiled.plan.untouched and collectives(compiled.as_text()).in_loops == 16
+    exla.save(compiled, tmp_path / "plan.json")
+    loaded = exla.load(tmp_path / "plan.json", ring, HEADS)
+    assert loaded.plan.decisions == compiled.plan.decisions
+    assert [t.untouched for t in loaded.plan.tried] == [True, False]
+    np.testing.assert_array_equal(loaded(*HEADS), compiled(*HEADS))
+    again = exla.jit(ring, memory_limit=limit).plan(*HEADS)
+    assert (compiled.plan.source, again.source) == ("search", "record") and again.decisions == compiled.plan.decisions
+    assert [t.untouched for t in again.tried] == [False]
+
+
 def shard_maps(program):
     return [k for k, e in enumerate(program.eqns) if e.primitive.name == "shard_map"]
 

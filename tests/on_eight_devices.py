@@ -143,6 +143,38 @@ def test_a_program_that_only_more_exchange_would_fit_is_refused():
         f(x)
 
 
+LAYERS, TOKENS, WIDTH = 4, 4096, 64
+
+
+def layers(x, up, down):
+    """Of each layer every device has some of the hidden units: their sums are exchanged once a layer."""
+    return jax.lax.scan(lambda h, w: (h + jax.nn.gelu(h @ w[0]) @ w[1], None), x, (up, down))[0]
+
+
+def given_layers():
+    mesh, made = Mesh(np.array(jax.devices()), ("i",)), np.random.default_rng(0).standard_normal
+    shapes = ((TOKENS, WIDTH), (LAYERS, WIDTH, 512), (LAYERS, 512, WIDTH))
+    specs = (PartitionSpec(), PartitionSpec(None, None, "i"), PartitionSpec(None, "i"))
+    pairs = zip(shapes, specs, strict=True)
+    return [jax.device_put(made(shape, np.float32) / 9, NamedSharding(mesh, spec)) for shape, spec in pairs]
+
+
+def test_an_exchange_of_the_users_loop_is_not_run_once_for_each_chunk_of_another():
+    """In the text it is one either way."""
+    given = given_layers()
+    plain = exla.jit(layers, memory_limit="1GiB").plan(*given)
+    assert plain.untouched and collectives(plain.compiled.as_text()).total == LAYERS
+    with pytest.raises(exla.MemoryLimitError):
+        exla.jit(layers, memory_limit=plain.compiled_bytes * 3 // 4).plan(*given)
+
+
+def test_the_plain_program_is_compiled_to_compare_with_where_it_was_not_tried():
+    """A size of chunks is asked for, which the plain program is no answer to."""
+    plan = exla.jit(layers, memory_limit="1GiB", tensor_split_size="64KiB").plan(*given_layers())
+    assert plan.tried[0].untouched and not plan.untouched
+    assert collectives(plan.compiled.as_text()).total == LAYERS
+
+
 def test_a_spread_call_is_planned_apart_from_one_on_a_single_device():
     f, args = exla.jit(fn, memory_limit="3MiB"), points()
     assert not f.plan(*args).untouched

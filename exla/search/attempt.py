@@ -19,11 +19,12 @@ from exla.ir.memory import Peak
 from exla.ir.program import Program, as_struct
 from exla.ir.scopes import numbered
 from exla.options import Options
-from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, Seal, from_json, to_json
+from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, from_json, to_json
 from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
+from exla.search.barred import computed_otherwise, exchanges_more
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import projected, work_of
 from exla.search.measure import NOISE_BYTES, Runnable, measured_bytes
@@ -33,7 +34,7 @@ from exla.search.space import Candidate, replay_all
 from exla.search.strategy import Outcome
 from exla.strict import is_strict, tolerate
 from exla.targets.base import Target, compile_for, place
-from exla.targets.hlo_text import Collectives, collectives, sealed_alike
+from exla.targets.hlo_text import Collectives, collectives
 from exla.targets.machine import ANY_WORK, Machine, Work
 
 
@@ -126,7 +127,7 @@ class Attempt:
         """How the candidate went that was compiled last: under the options with the smallest peak."""
         counted = (t for t in self.tried[self.asked_from :] if not t.error and t.peak_bytes is not None)
         best = min(counted, key=lambda t: t.peak_bytes or 0, default=self.tried[-1])
-        if best.error and best.compiled_bytes is not None:
+        if best.is_barred:
             return Outcome(status="barred", peak_bytes=best.peak_bytes, devices=self.call.devices)
         status = "compile_error" if best.peak_bytes is None else "over_limit"
         if best.peak_bytes is not None and best.peak_bytes <= self.limit_bytes:
@@ -199,7 +200,11 @@ class Attempt:
         source: str = "search",
     ) -> Choice | None:
         counted = self.target.compiled_bytes(compiled)
-        barred = self._exchanges_more(compiled, untouched) or _computed_otherwise(compiled, decisions)
+        obeys = counted.total <= self.limit_bytes
+        # what is recorded under this key has passed; what is over the limit is not worth compiling the plain program
+        is_judged = source != "record" and (obeys or untouched or self._knows_plain)
+        barred = self._exchanges_more(compiled, untouched) if is_judged else ""
+        barred = barred or computed_otherwise(compiled, decisions)
         what = _words(decisions)
         self.tried.append(
             Tried(what=what, untouched=untouched, compiled_bytes=counted, error=barred, compile_s=compile_s)
@@ -207,7 +212,6 @@ class Attempt:
         if barred:
             return None
         project = self._projecting(program, untouched)
-        obeys = counted.total <= self.limit_bytes
         known, measured = None, None
         if obeys and self.options.verify == "run":
             known = self._known_measure(decisions)
@@ -283,10 +287,18 @@ class Attempt:
         found = collectives(compiled.as_text())
         if untouched:
             self.exchanged = found
-        known = self.exchanged
-        if found.in_loops > (known.in_loops if known else 0) or known is not None and found.total > known.total:
-            return f"its devices exchange data {found.total} times, {found.in_loops} of them on every trip of a loop"
-        return ""
+        if untouched or not found.total:
+            return ""
+        if not self._knows_plain:  # compiled as if it had been tried before the candidate that is at hand
+            at_hand, self.tried[self.asked_from :] = self.tried[self.asked_from :], []
+            self.plain()
+            self.asked_from = len(self.tried)
+            self.tried += at_hand
+        return exchanges_more(found, self.exchanged, self.call.program)
+
+    @property
+    def _knows_plain(self) -> bool:
+        return any(t.untouched for t in self.tried)
 
     def chosen(self, choice: Choice) -> None:
         """Record once more what was chosen of several that obey: the next process replays the last of them."""
@@ -402,13 +414,6 @@ def _projected(program: Program, machine: Machine) -> Peak:
     with tolerate("projecting its memory"):
         return projected(program, machine)
     return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
-
-
-def _computed_otherwise(compiled: Any, decisions: Sequence[Decision]) -> str:
-    """Why a program that seals something must not be used; "" where nothing is against it."""
-    if not any(isinstance(d, Seal) for d in decisions) or sealed_alike(compiled.as_text()):
-        return ""
-    return "the compiler made different code of one sum in different loops, and it is compared for equality"
 
 
 def as_recorded(decisions: Sequence[Decision]) -> list[Any]:

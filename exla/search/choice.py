@@ -76,7 +76,7 @@ class Tried:
       compiled_bytes: the compiler's figure; None where it did not compile.
       measured_bytes: what a process that ran it took; None where none did.
       needed_bytes: what it needs by the word of a compiler that refused it for that.
-      error: what the compiler said then.
+      error: what the compiler said then, or why it must not be used.
       compile_s: seconds that compiling took; None where that is not known.
     """
 
@@ -87,6 +87,11 @@ class Tried:
     needed_bytes: int | None = None
     error: str = ""
     compile_s: float | None = None
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether it compiled and must not be used, whatever it takes."""
+        return bool(self.error) and self.compiled_bytes is not None
 
     @property
     def peak_bytes(self) -> int | None:

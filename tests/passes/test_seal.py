@@ -203,7 +203,7 @@ def test_what_is_stored_once_is_split_as_it_is():
 
 def test_what_the_compiler_makes_otherwise_is_not_used(monkeypatch):
     function, values = gradient("farthest"), arguments(600, 500, 3)
-    monkeypatch.setattr("exla.search.attempt.sealed_alike", lambda text: False)
+    monkeypatch.setattr("exla.search.barred.sealed_alike", lambda text: False)
     with pytest.raises(exla.MemoryLimitError, match="compared"):
         exla.jit(function, memory_limit=4 * 600 * 500 // 4, records="off").plan(*values)
 
@@ -242,7 +242,7 @@ def test_a_plan_that_seals_is_saved_and_loaded(tmp_path):
 def test_a_plan_whose_code_differs_from_loop_to_loop_is_not_loaded(tmp_path, monkeypatch):
     function, values = gradient("farthest"), arguments(300, 250, 3)
     exla.save(exla.compile(function, values, memory_limit=300 * 250), tmp_path / "plan.json")
-    monkeypatch.setattr("exla.search.attempt.sealed_alike", lambda text: False)
+    monkeypatch.setattr("exla.search.barred.sealed_alike", lambda text: False)
     with pytest.raises(exla.PlanError, match="different code"):
         exla.load(tmp_path / "plan.json", function, values)
 

@@ -1,7 +1,13 @@
 """How often collectives run, read off optimised HLO: as often as the loops around them turn, where that can be read."""
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
+from exla.call import read
+from exla.search.barred import exchanges_more
 from exla.targets.hlo_text import Collectives, collectives
 
 SUM = """
@@ -119,3 +125,26 @@ def test_more_is_more_of_any_kind(more):
     for less in COUNTS[:more]:
         assert COUNTS[more].exceed(less) and not less.exceed(COUNTS[more])
     assert not COUNTS[more].exceed(COUNTS[more])
+
+
+def around(x, until):
+    def turn(x, _):
+        x = jax.lax.scan(lambda x, _: (jax.lax.ppermute(x, "i", [(0, 0)]), None), x, None, length=5)[0]
+        return x + jax.lax.psum(jnp.sin(x), "i"), None
+
+    x = jax.lax.scan(turn, x, None, length=3)[0] + jax.lax.pmax(x, "i")
+    return jax.lax.while_loop(lambda x: x[0] < 3, lambda x: x + jax.lax.pmin(x, "i"), x) if until else x
+
+
+@pytest.mark.parametrize("until", [False, True])
+def test_where_the_plain_program_does_not_compile_its_own_loops_say_what_may_be_exchanged_there(until):
+    mesh = Mesh(jax.devices()[:1], ("i",))
+    mapped = jax.shard_map(lambda x: around(x, until), mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
+    program = read(jax.make_jaxpr(mapped)(jnp.ones(4)))
+    own = Collectives(total=20, in_loops=3 * (5 + 1) + until, untold=(1,) * until)
+    assert not exchanges_more(own, None, program)
+    turning = Collectives(total=20, in_loops=20, untold=own.untold)
+    assert f"exchange data 20 times, 20 of them in loops{', 1 on' * until}" in exchanges_more(turning, None, program)
+    assert exchanges_more(Collectives(total=1, in_loops=1, untold=(1, 1)), None, program)
+    assert not exchanges_more(own, own, program)
+    assert f"as jax.jit compiles it, {own}" in exchanges_more(turning, own, program)
