@@ -139,8 +139,10 @@ def test_a_program_that_only_more_exchange_would_fit_is_refused():
     """Some columns after the others would fit, but they would be gathered on every turn."""
     x = jax.device_put(np.random.default_rng(0).standard_normal((4096, 64), np.float32), SPREAD)
     f = exla.jit(lambda x: jnp.sort(jnp.sin(x), axis=0)[::64], memory_limit="300KiB")
-    with pytest.raises(exla.MemoryLimitError):
+    with pytest.raises(exla.MemoryLimitError, match="within the limit and not used") as refused:
         f(x)
+    assert refused.value.smallest_peak_bytes > 300 << 10
+    assert "in loops; as jax.jit compiles it, " in str(refused.value)
 
 
 LAYERS, TOKENS, WIDTH = 4, 4096, 64
@@ -164,8 +166,9 @@ def test_an_exchange_of_the_users_loop_is_not_run_once_for_each_chunk_of_another
     given = given_layers()
     plain = exla.jit(layers, memory_limit="1GiB").plan(*given)
     assert plain.untouched and collectives(plain.compiled.as_text()).total == LAYERS
-    with pytest.raises(exla.MemoryLimitError):
+    with pytest.raises(exla.MemoryLimitError, match=f"as jax.jit compiles it, {LAYERS} times") as refused:
         exla.jit(layers, memory_limit=plain.compiled_bytes * 3 // 4).plan(*given)
+    assert refused.value.smallest_peak_bytes > refused.value.limit_bytes
 
 
 def test_the_plain_program_is_compiled_to_compare_with_where_it_was_not_tried():

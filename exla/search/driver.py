@@ -68,8 +68,7 @@ def follow(call: Call, target: Target, options: Options, decisions: Sequence[Dec
     attempt = _unrecorded(call, target, options)
     choice = attempt.again(decisions, "plan")
     last = attempt.tried[-1]
-    is_barred = bool(last.error) and last.compiled_bytes is not None
-    if choice is None and (is_barred or last.peak_bytes is None):
+    if choice is None and (last.is_barred or last.peak_bytes is None):
         raise ReplayMiss(f"what was decided cannot be used on {target.name}: {last.error}")
     if choice is None:
         planned = space_of(call, target, options).build(decisions)
@@ -189,6 +188,8 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
         if choice is None:
             if outcome.status == "barred":
                 space.bar(candidate)
+                asked.pop()
+                passed_over += 1
             session.tell(outcome)
             continue
         settled = ""
@@ -253,7 +254,7 @@ def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordS
 def _refusal(
     search: Attempt, asked: Sequence[Candidate], floor: Peak, *, is_exhausted: bool = False
 ) -> MemoryLimitError:
-    found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None]
+    found = [t.peak_bytes for t in search.tried if t.peak_bytes is not None and not t.is_barred]
     fixed = search.call.fixed_bytes
     return refusal(
         program=search.call.program,
@@ -261,6 +262,7 @@ def _refusal(
         limit_bytes=search.limit_bytes,
         smallest_bytes=min(found, default=fixed),
         asked=asked,
+        barred=[t for t in search.tried if t.is_barred],
         peak=floor,
         fixed_bytes=fixed,
         devices=search.call.devices,

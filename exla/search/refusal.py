@@ -17,7 +17,9 @@ from exla.passes.decisions import Growth
 from exla.passes.share import why_not_shared
 from exla.passes.split.grow import grow
 from exla.passes.steady import Steady
+from exla.search.choice import Tried
 from exla.search.space import Candidate
+from exla.units import format_bytes
 
 MOST_REASONS = 2
 """Why shared axes are not cut inside the shares: so many reasons are told."""
@@ -34,6 +36,7 @@ def refusal(
     limit_bytes: int,
     smallest_bytes: int,
     asked: Sequence[Candidate],
+    barred: Sequence[Tried] = (),
     peak: Peak,
     fixed_bytes: int,
     devices: int = 1,
@@ -46,8 +49,9 @@ def refusal(
       program: the program before any decision.
       options: the user's options.
       limit_bytes: the limit.
-      smallest_bytes: the smallest peak that was found.
-      asked: the candidates that were compiled.
+      smallest_bytes: the smallest peak that was found, of what may be used.
+      asked: the candidates that were compiled and may be used.
+      barred: those that must not.
       peak: the projected peak of the program before any decision, for where none was.
       fixed_bytes: what each device needs for arguments and results.
       devices: how many devices share the program; the limit is that of each.
@@ -87,8 +91,19 @@ def refusal(
         holders=tuple(holders),
         compared="" if options.search == "off" or is_fixed else Steady(program=program).source,
         fixed_bytes=fixed_bytes if is_fixed else 0,
-        hints=() if is_fixed or options.search == "off" else (*_hints(program, peak), *shared, *ended),
+        hints=()
+        if is_fixed or options.search == "off"
+        else (*_unused(barred, limit_bytes), *_hints(program, peak), *shared, *ended),
     )
+
+
+def _unused(barred: Sequence[Tried], limit_bytes: int) -> Iterator[str]:
+    """Which candidates would obey the limit and must not be used, and why."""
+    by_peak = sorted((t.peak_bytes or 0, t.error) for t in barred if (t.peak_bytes or 0) <= limit_bytes)
+    if by_peak:
+        least, why = by_peak[0]
+        which = "A candidate is" if len(by_peak) == 1 else f"{len(by_peak)} candidates are"
+        yield f"{which} within the limit and not used. The smallest takes {format_bytes(least)}: {why}."
 
 
 def _hints(program: Program, peak: Peak) -> Iterator[str]:
