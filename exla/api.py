@@ -415,7 +415,7 @@ def jit(
       search_seconds: what a search that measures may take, 60 by default.
       search_trials: how many candidates it may try, 32 by default.
       **jit_arguments: every other argument of jax.jit, with its meaning. Where a call runs on several devices, the
-        limit is that of each, and a program that would need splitting is an ExlaError.
+        limit is that of each, and what is chosen has them exchange data no more often than the plain program.
 
     Returns:
       A function that takes and returns what `fn` does. It raises MemoryLimitError before anything runs where no
