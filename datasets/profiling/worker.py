@@ -34,7 +34,7 @@ from exla.datasets.profiling.campaign import Campaign, Instance, from_dict
 from exla.datasets.profiling.prepare import Prepared, Settled, prepare
 from exla.passes.decisions import to_json
 from exla.search.allowed import allowed_for
-from exla.search.attempt import as_recorded
+from exla.search.barred import as_recorded
 from exla.search.child import turns
 from exla.search.choice import describe
 from exla.search.record import Record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
-from exla.search.barred import computed_otherwise, exchanges_more
+from exla.search.barred import Wrong, as_recorded, computed_otherwise, exchanges_more
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import projected, work_of
 from exla.search.measure import NOISE_BYTES, Runnable, measured_bytes
@@ -59,7 +58,6 @@ class Attempt:
     sources: Mapping[Decision, str] = field(default_factory=dict)
     exchanged: Collectives | None = None
     asked_from: int = 0
-    _wrong: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.options.verify == "run" and (self.target.platform != "cpu" or self.call.devices > 1):
@@ -349,26 +347,14 @@ class Attempt:
         source = program.source(len(program.eqns) - 1).rpartition("/")[2] if program.eqns else ""
         return {"source": source, "target": self.target.name, "device": known.get("device", "")}
 
-    def found_wrong(self, decisions: Sequence[Decision]) -> None:
-        """Never choose a candidate, under any compile options: its values are not the plain program's."""
-        self._wrong.append(_changes(as_recorded(decisions)))
-
-    def is_wrong(self, decisions: Sequence[Decision]) -> bool:
-        """Whether a candidate was found to have wrong values, by this search or one that is recorded."""
-        return bool(self._known_wrong) and _changes(as_recorded(decisions)) in self._known_wrong
-
-    @property
-    def _known_wrong(self) -> list[Any]:
-        return [*self._wrong, *self._recorded_wrong]
-
     @cached_property
-    def _recorded_wrong(self) -> list[Any]:
-        return [_changes(r.decisions) for r in self.records() if r.status == "wrong_result"]
+    def wrong(self) -> Wrong:
+        """The candidates that must never be chosen: those that are recorded, and what is added."""
+        return Wrong.of(self.records())
 
     def recorded(self) -> Choice | None:
         """Replay what won an earlier search by measuring, else what this strategy chose before by counting."""
-        wrong = self._recorded_wrong
-        found = [r for r in reversed(self.records()) if r.status == "ok" and _changes(r.decisions) not in wrong]
+        found = [r for r in reversed(self.records()) if r.status == "ok" and not self.wrong.has(r.decisions)]
         winners = [r for r in found if r.extra.get("winner") is True]
         counted = [r for r in found if r.run_s is None and not r.is_default and r.strategy == self.options.search]
         for record in (*winners, *counted):
@@ -414,16 +400,6 @@ def _projected(program: Program, machine: Machine) -> Peak:
     with tolerate("projecting its memory"):
         return projected(program, machine)
     return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
-
-
-def as_recorded(decisions: Sequence[Decision]) -> list[Any]:
-    """Decisions as a record that was read holds them."""
-    return json.loads(json.dumps([to_json(d) for d in decisions]))
-
-
-def _changes(decisions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Recorded decisions without the compile options among them; these where there is nothing else."""
-    return [d for d in decisions if d.get("kind") != CompileOption.__name__] or list(decisions)
 
 
 def _compile_options(decisions: Sequence[Decision]) -> dict[str, str]:

@@ -3,18 +3,23 @@
     exchanges_more(found, plain, program)   # its devices exchange more than those of the plain program
     computed_otherwise(compiled, decisions) # what is compared for equality was made by different code
 
-Both read the compiled program. What is exchanged is counted by how often it happens, not by its bytes.
+    Wrong.of(records).has(decisions)        # its values are not the plain program's
+
+The first two read the compiled program. What is exchanged is counted by how often it happens, not by its bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
 from exla.ir.primitives import named
 from exla.ir.program import Program
-from exla.passes.decisions import Decision, Seal
+from exla.passes.decisions import CompileOption, Decision, Seal, to_json
+from exla.search.record import Record
 from exla.targets.hlo_text import Collectives, sealed_alike
 
 EXCHANGING = named("""
@@ -69,3 +74,35 @@ def computed_otherwise(compiled: Any, decisions: Sequence[Decision]) -> str:
     if not any(isinstance(d, Seal) for d in decisions) or sealed_alike(compiled.as_text()):
         return ""
     return "the compiler made different code of one sum in different loops, and it is compared for equality"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong:
+    """Candidates that were found to have wrong values, whatever the compile options were.
+
+    Attributes:
+      changes: the decisions of each but for compile options, as records hold them.
+    """
+
+    changes: list[Any]
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Wrong:
+        return cls(changes=[_changes(r.decisions) for r in records if r.status == "wrong_result"])
+
+    def add(self, decisions: Sequence[Decision]) -> None:
+        self.changes.append(_changes(as_recorded(decisions)))
+
+    def has(self, decisions: Sequence[Decision] | Sequence[Mapping[str, Any]]) -> bool:
+        """Whether a candidate is one of them, by its decisions or as it is recorded."""
+        return bool(self.changes) and _changes(as_recorded(decisions)) in self.changes
+
+
+def as_recorded(decisions: Sequence[Any]) -> list[Any]:
+    """Decisions as a record that was read holds them."""
+    return json.loads(json.dumps([d if isinstance(d, Mapping) else to_json(d) for d in decisions]))
+
+
+def _changes(decisions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Recorded decisions without the compile options among them; these where there is nothing else."""
+    return [d for d in decisions if d.get("kind") != CompileOption.__name__] or list(decisions)

@@ -176,7 +176,7 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
         candidate = session.ask()
         if candidate is None:
             return None
-        if attempt.is_wrong(candidate.decisions):
+        if attempt.wrong.has(candidate.decisions):
             space.bar(candidate)
             session.tell(Outcome(status="barred"))
             passed_over += 1
@@ -198,7 +198,7 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
         if STRATEGIES.get(name).weighs:
             session.tell(outcome)
             rival = session.ask()
-            is_wrong = rival is not None and attempt.is_wrong(rival.decisions)
+            is_wrong = rival is not None and attempt.wrong.has(rival.decisions)
             other = None if rival is None or is_wrong else attempt.candidate(rival)
             if rival is not None and other is not None:
                 asked.append(rival)
@@ -214,7 +214,7 @@ def _improved(attempt: Attempt, session: Session, candidate: Candidate, choice: 
     """What obeys too and is predicted to be faster than what obeys, as long as the strategy asks for such."""
     session.tell(attempt.outcome())
     while (faster := session.ask()) is not None and faster.seconds < candidate.seconds:
-        other = None if attempt.is_wrong(faster.decisions) else attempt.candidate(faster)
+        other = None if attempt.wrong.has(faster.decisions) else attempt.candidate(faster)
         if other is None:
             return candidate, replace(choice, tried=tuple(attempt.tried))
         candidate, choice = faster, other

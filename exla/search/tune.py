@@ -13,9 +13,7 @@ The winner is measured once more against the plain program: nothing slower than 
 
 from __future__ import annotations
 
-import contextlib
 import math
-import signal
 import threading
 import time
 import warnings
@@ -28,8 +26,10 @@ from exla.errors import ExlaWarning, MeasureError
 from exla.ir.program import Program
 from exla.passes.decisions import Decision
 from exla.search.allowed import allowed_for
-from exla.search.attempt import Attempt, as_recorded
+from exla.search.attempt import Attempt
+from exla.search.barred import as_recorded
 from exla.search.choice import Choice, describe
+from exla.search.interrupt import interruptible
 from exla.search.measure import Runnable, Timing, timed
 from exla.search.plan_file import write_plan
 from exla.search.record import STATUSES
@@ -102,7 +102,7 @@ class Tuning:
         known = self._known(candidate.all_decisions) if candidate.options is not None else None
         trial = known or self._fresh(candidate)
         if trial.status == "wrong_result":
-            self.attempt.found_wrong(trial.decisions)
+            self.attempt.wrong.add(trial.decisions)
         self.trials.append(trial)
         return trial
 
@@ -387,23 +387,3 @@ def _search(tuning: Tuning, session: Session, budget: Budget, heard: Listener, i
             tuning.space.bar(candidate)
         session.tell(Outcome(status=trial.status, peak_bytes=trial.peak_bytes, run_s=trial.run_s))
     return "exhausted"
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets besides raising KeyboardInterrupt, which a callback from C++ may swallow."""
-    event = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield event
-        return
-
-    def interrupt(number: int, frame: Any) -> None:
-        event.set()
-        before(number, frame)
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -23,7 +23,7 @@ from exla.ir.fingerprint import fingerprint
 from exla.passes.decisions import CompileOption, Split
 from exla.passes.unless import EXPANSIONS
 from exla.search import attempt, tune
-from exla.search.attempt import as_recorded
+from exla.search.barred import as_recorded
 from exla.search.measure import Timing
 from exla.search.records import RecordStore
 from exla.search.smaller import smaller
