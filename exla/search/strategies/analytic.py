@@ -144,8 +144,8 @@ def _descend(
         tried.projected = min(tried.projected, first.peak.bytes)
         outcome = yield first
         if outcome.status == "ok":
-            yield from _loosened(space, start, goal, first, outcome)
-            yield from each(found[1:])  # for a driver that measures
+            yield from _loosened(space, start, goal, first, outcome, seen)
+            yield from each(c for c in found[1:] if c.outcome not in seen)  # for a driver that measures
             return True
         if outcome.status == "barred":
             ranked = []
@@ -157,7 +157,9 @@ def _descend(
     return False
 
 
-def _loosened(space: SearchSpace, start: Candidate, goal: Goal, candidate: Candidate, outcome: Outcome) -> Steps:
+def _loosened(
+    space: SearchSpace, start: Candidate, goal: Goal, candidate: Candidate, outcome: Outcome, seen: set[Any]
+) -> Steps:
     """Ask for what is predicted to be much faster, as far as the compiler's word of what obeys leaves room for it."""
     for _ in range(MOST_LOOSENED):
         room = space.goal.bytes - _fixed(candidate)
@@ -166,9 +168,10 @@ def _loosened(space: SearchSpace, start: Candidate, goal: Goal, candidate: Candi
         if outcome.peak_bytes is None or projected <= FAR_TOO_HIGH * taken:
             return
         looser = replace(goal, bytes=_fixed(candidate) + int(0.9 * room * projected / taken))
-        faster = next(iter(space.ranked(start, looser)), candidate)
+        faster = next((c for c in space.ranked(start, looser) if c.outcome not in seen), candidate)
         if not faster.splits or faster.seconds > MUCH_FASTER * candidate.seconds:
             return
+        seen.add(faster.outcome)
         outcome = yield faster
         if outcome.status != "ok":
             return
