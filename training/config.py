@@ -304,6 +304,10 @@ _KINDS = {
 }
 
 
+WIDTHS = frozenset(("hidden", "opcode_channels", "value_channels"))
+"""Options of models that are numbers of channels."""
+
+
 def _check(config: Config, source: str) -> None:
     choices = {
         "model.name": (config.model.name, tuple(MODELS)),
@@ -346,6 +350,9 @@ def _check(config: Config, source: str) -> None:
         "optimiser.weight_decay": (optimiser.weight_decay, 0, None),
         "optimiser.clip_norm": (optimiser.clip_norm, 0, None),
         "optimiser.ema": (optimiser.ema, 0, 1),
+        "data.seed": (data.seed, 0, None),
+        "run.seed": (run.seed, 0, None),
+        **{f"model.options.{k}": (config.model.options[k], 1, None) for k in WIDTHS & config.model.options.keys()},
         "run.checkpoint_every": (run.checkpoint_every, 0, None),
         "run.evaluate_every": (run.evaluate_every, 0, None),
         "run.keep_checkpoints": (run.keep_checkpoints, 1, None),

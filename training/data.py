@@ -190,7 +190,20 @@ def open_split(config: Config) -> Split:
     if len({program.is_tile for program in opened}) > 1:
         raise OptionError("files of the layout and of the tile collections are mixed; train a model on each")
     check_kind(config.model.name, opened)
+    _check_distinct(opened)
     return divide(opened[: len(files)], opened[len(files) :], config)
+
+
+def _check_distinct(programs: Sequence[Program]) -> None:
+    """Raise where one file is there twice: it could be trained on and held out."""
+    known: dict[str, str] = {}
+    for program in programs:
+        if program.sha256 in known:
+            raise OptionError(
+                f"{program.name} and {known[program.sha256]} are the same file (SHA-256 {program.sha256[:16]}): what "
+                "is trained on must not be held out; name it once"
+            )
+        known[program.sha256] = program.name
 
 
 def check_kind(model: str, programs: Sequence[Program]) -> None:
@@ -234,7 +247,16 @@ def divide(programs: Sequence[Program], apart: Sequence[Program], config: Config
 
 
 def some_of(program: Program, count: int, seed: int) -> Part:
-    """So many random configurations of a program; all if `count` is 0."""
+    """So many random configurations of a program; all if `count` is 0.
+
+    Raises:
+      OptionError: if it has none.
+    """
+    if not len(program.runtime):
+        raise OptionError(
+            f'{program.name}: no configuration is left of the file, data.keep = "drop" drops those that occur several '
+            'times; leave it out, or set data.keep = "minimum"'
+        )
     return Part(program=program, rows=np.sort(_shuffled(program, seed)[: count or None]))
 
 
@@ -267,9 +289,11 @@ def _by_rows(programs: Sequence[Program], data: DataConfig) -> Split:
         apart = data.held_out_rows or max(1, len(order) // 5)
         rows = order[apart:][: data.train_rows or None]
         if len(rows) < 2:
+            most = len(order) - 2
+            step = f"set data.held_out_rows to at most {most} (0 = a fifth)" if most > 0 else "leave the file out"
             raise OptionError(
                 f"{program.name}: {len(order)} configurations, of which {apart} are held out: too few are left to "
-                f"train on; set data.held_out_rows to at most {len(order) - 2} (0 = a fifth)"
+                f"train on; {step}"
             )
         train.append(Part(program=program, rows=np.sort(rows)))
         held_out.append(Part(program=program, rows=np.sort(order[:apart])))

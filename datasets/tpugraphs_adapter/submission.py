@@ -64,11 +64,12 @@ def write_submission(path: str | PathLike[str], rankings: Mapping[str, Sequence[
       rankings: id -> rows, fastest first; of tile files the first five are enough.
 
     Raises:
-      TpuGraphsError: for ids that are none, and rows that are negative or repeated; nothing is written then.
+      TpuGraphsError: for ids that are none, rankings of nothing, and rows that are negative or repeated; nothing is
+        written then.
     """
     problems = []
     for id, rows in rankings.items():
-        problems += _bad_id(id) or _bad_rows(id, np.asarray(rows), None)
+        problems += _bad_id(id) or _none(id, rows) or _bad_rows(id, np.asarray(rows), None)
     if problems:
         raise TpuGraphsError(path, problems)
     lines = [f"{id},{';'.join(map(str, np.asarray(rows).tolist()))}" for id, rows in rankings.items()]
@@ -82,7 +83,7 @@ def read_submission(path: str | PathLike[str]) -> dict[str, np.ndarray]:
       TpuGraphsError: with all lines that are malformed, and all ids that are there twice.
     """
     try:
-        header, *lines = Path(path).read_text().splitlines() or [""]
+        header, *lines = Path(path).read_text(encoding="utf-8-sig").splitlines() or [""]  # Excel writes a BOM
     except (OSError, UnicodeError) as error:
         raise _error(path, "file", "a CSV file", str(error)) from error
     problems = []
@@ -168,6 +169,10 @@ def _score(file: Layout | Tile, rows: np.ndarray) -> float:
     if np.isnan(tau):
         raise _error(file.path, "config_runtime", "runtimes that differ", "no two that do", "Leave the file out.")
     return tau
+
+
+def _none(id: str, rows: Sequence[int] | np.ndarray) -> list[Problem]:
+    return [] if len(rows) else _problem(id, "at least one row", "none", "Rank them, or leave the file out.")
 
 
 def _bad_id(id: str, where: str | None = None) -> list[Problem]:

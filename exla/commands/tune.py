@@ -5,8 +5,9 @@
 
 Each candidate is compiled, compared with the plain function's values, and timed in a process of its own, on arguments
 that are made up. What is found is recorded: `exla.jit` of the same function with the same limit uses the winner from
-then on, in any process. With --learn online it also moves the weights that search="learned" ranks by on this machine,
-where that ranks other programs better. Stop it when you like: Ctrl-C keeps the best so far, and started again with the
+then on, in any process. Name --memory-limit: without, the limit is what the machine has free, which changes. With
+--learn online it also moves the weights that search="learned" ranks by on this machine, where that ranks other
+programs better. Stop it when you like: Ctrl-C keeps the best so far, and started again with the
 same seed it goes on where it was. For one CPU.
 
 Of a script, each signature is tuned when it is first called, unless the script itself names a search that measures
@@ -163,7 +164,10 @@ def _outcome(tuned: Tuned) -> str:
         return "nothing that obeys the limit was measured; the plan below was chosen by prediction"
     plain = "" if tuned.plain_s is None else f", the plain program {tuned.plain_s * 1e3:.4g} ms"
     what = "the plain program won" if not won.decisions else f"the winner takes {won.run_s * 1e3:.4g} ms{plain}"
-    kept = f"nothing is kept: {tuned.not_kept}" if tuned.not_kept else "exla.jit uses it from now on"
+    limit_bytes = tuned.choice.limit_bytes if tuned.choice else 0
+    kept = f"exla.jit uses it from now on, with a limit of {limit_bytes:,} bytes"
+    if tuned.not_kept:
+        kept = f"nothing is kept: {tuned.not_kept}"
     return f"{what}; {kept}"
 
 

@@ -139,6 +139,15 @@ def test_what_would_be_refused_is_not_written(tmp_path):
         read_submission(tmp_path / "s.csv")
 
 
+def test_what_is_written_is_what_is_read_with_a_byte_order_mark_too_and_nothing_is_no_ranking(tmp_path):
+    path = tmp_path / "submission.csv"
+    write_submission(path, {"tile:xla:a": [3, 1]})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_submission(path)["tile:xla:a"].tolist() == [3, 1]
+    with pytest.raises(TpuGraphsError, match="at least one row"):
+        write_submission(path, {"tile:xla:a": []})
+
+
 def test_files_without_an_order_cannot_be_scored(tmp_path):
     same = layout_file(tmp_path, config_runtime=np.full(5, 7))
     with pytest.raises(TpuGraphsError, match="runtimes that differ"):

@@ -53,6 +53,8 @@ REFUSED = {
     "held out": ({"held_out": {"by": "luck"}}, "held_out.by is 'luck'; there are: folds, leave-one-out, rows"),
     "fold": ({"held_out": {"folds": 3, "fold": 3}}, "held_out.fold is 3, expected 0 to 2"),
     "bound": ({"data": {"configs": 1}}, "data.configs is 1, expected 2 or more"),
+    "seed": ({"run": {"seed": -1}}, "run.seed is -1, expected 0 or more"),
+    "width": ({"model": {"options": {"hidden": 0}}}, "model.options.hidden is 0, expected 1 or more"),
     "share": ({"optimiser": {"ema": 1.5}}, "optimiser.ema is 1.5, expected 0 to 1"),
     "not a number": ({"optimiser": {"learning_rate": float("nan")}}, "learning_rate is nan"),
 }

@@ -1,6 +1,7 @@
 """What is trained on, what is held out, and the array that configurations are read from."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -83,6 +84,29 @@ def test_folds_hold_out_every_program_once_and_never_train_on_it(tmp_path):
         assert not {p.program.sha256 for p in split.held_out} & {p.program.sha256 for p in split.train}
         assert len(split.train) + len(split.held_out) == 5
     assert len({s.data_hash() for s in splits}) == 3
+
+
+@pytest.mark.parametrize("how", ["files", "leave-one-out"])
+def test_a_file_that_is_there_twice_is_refused_for_it_could_be_trained_on_and_held_out(tmp_path, how):
+    files = layout_files(tmp_path, 2)
+    twin = tmp_path / "twin.npz"
+    shutil.copy(files[0], twin)
+    if how == "files":
+        changed = config(tmp_path, files, held_out={"by": how, "files": [str(twin)]})
+    else:
+        changed = config(tmp_path, [*files, str(twin)], held_out={"by": how})
+    with pytest.raises(OptionError, match="the same file"):
+        open_split(changed)
+
+
+def test_a_file_of_which_nothing_is_left_is_refused_before_anything_is_trained(tmp_path):
+    arrays = layout_arrays()
+    arrays["node_config_feat"][:] = arrays["node_config_feat"][0]
+    same = save(tmp_path / "same.npz", arrays)
+    with pytest.raises(OptionError, match="same: no configuration is left"):
+        open_split(
+            config(tmp_path, [*layout_files(tmp_path, 2), str(same)], held_out={"folds": 3}, data={"keep": "drop"})
+        )
 
 
 def test_leave_one_out_holds_out_one(tmp_path):
