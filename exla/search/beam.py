@@ -113,11 +113,7 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
         second = max(first, min(4 * first, most))
         with tolerate(f"trying to {seed.split(first)}"):
             at_first = space.cut(parent, seed, first)
-            if region.least_chunk < first and not space.is_met(at_first, goal) and is_short(seed):
-                second, first = first, region.least_chunk
-                at_first, at_second = space.cut(parent, seed, first), at_first
-            else:
-                at_second = space.cut(parent, seed, second) if second > first else at_first
+            at_second = space.cut(parent, seed, second) if second > first else at_first
         if at_first is None or at_second is None:
             continue
         smaller = min(at_first.peak.bytes, at_second.peak.bytes)
@@ -134,6 +130,11 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     finalists = _and_one(probed, FINALISTS, lambda p: p[0].decision.growth.again)
     for tried in finalists:
         yield from ((candidate, False) for candidate in _chunk_sizes(space, parent, goal, tried))
+    for seed, first, at_first, _, _ in probed:
+        if is_short(seed) and seed.region.least_chunk < first and not space.is_met(at_first, goal):
+            smallest_chunks = space.cut(parent, seed, seed.region.least_chunk)
+            if space.is_met(smallest_chunks, goal):  # what is not would take the place of what may be split further
+                yield smallest_chunks, False
     if probed and promise(probed[0])[0]:
         smallest = min(probed, key=lambda p: min(p[2].peak.bytes, p[4].peak.bytes))
         if not any(tried is smallest for tried in finalists):
