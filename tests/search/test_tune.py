@@ -201,6 +201,15 @@ def test_what_compiles_to_code_that_another_process_measured_is_its_twin(monkeyp
     assert len(clock.asked) == count
 
 
+@pytest.fixture
+def interruptible():
+    """What is started in the background of a shell ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_that_a_callback_swallowed_still_ends_the_search(monkeypatch):
     Clock(monkeypatch)
     seen = []
