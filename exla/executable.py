@@ -15,8 +15,6 @@ whose it is: `executable=True` is for files that one would run as a program. Wit
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +26,7 @@ from exla.errors import ExlaError, ExlaWarning
 from exla.observe import Made
 from exla.search.choice import Choice
 from exla.search.driver import follow
+from exla.search.plan_file import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +79,7 @@ def write_executable(made: Made, plan: Path) -> Executable:
             "processes than the first, and none at all under jax_enable_compilation_cache=False; save the plan without"
         )
     key, code = kept.popitem()  # tracing may have compiled something small before
-    file = file_of(plan)
-    with tempfile.NamedTemporaryFile("wb", dir=file.parent, prefix=file.name, delete=False) as written:
-        written.write(code)
-    os.replace(written.name, file)
+    write_whole(file_of(plan), code)
     return Executable(key=key, sha256=hashlib.sha256(code).hexdigest())
 
 

@@ -99,9 +99,7 @@ def placement(
       arguments: the same as they are passed, without static ones: positional and keyword arguments.
       out_tree: the tree of the results.
     """
-    device, backend = jit_arguments.get("device"), jit_arguments.get("backend")
-    if device is None and backend is not None:
-        device = jax.devices(backend)[0]
+    device = _named_device(jit_arguments)
     if device is not None:
         here = SingleDeviceSharding(device)
         return Placement(
@@ -158,12 +156,16 @@ def target_of(name: str | None, jit_arguments: Mapping[str, Any], leaves: Sequen
 
 def _named_devices(jit_arguments: Mapping[str, Any]) -> frozenset[Any]:
     """The devices that arguments of `jax.jit` name."""
-    device, backend = jit_arguments.get("device"), jit_arguments.get("backend")
-    if backend is not None and device is None:
-        device = jax.devices(backend)[0]
+    device = _named_device(jit_arguments)
     shardings = jax.tree.leaves([jit_arguments.get(name) for name in ("in_shardings", "out_shardings")])
     found = frozenset(d for s in shardings if isinstance(s, Sharding) for d in s.device_set)
     return found if device is None else found | {device}
+
+
+def _named_device(jit_arguments: Mapping[str, Any]) -> Any:
+    """The one device that `device` or `backend` names; None where neither does."""
+    device, backend = jit_arguments.get("device"), jit_arguments.get("backend")
+    return jax.devices(backend)[0] if device is None and backend is not None else device
 
 
 def with_results_typed(place: Placement, closed: Any, compile_plain: Callable[[], Any]) -> Placement:

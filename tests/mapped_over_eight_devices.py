@@ -15,6 +15,7 @@ from exla.call import read
 from exla.ir.shards import compute_again, hands_on_to
 from exla.passes.decisions import Sink
 from exla.targets.hlo_text import collectives
+from tests.ring import ring_of
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -92,20 +93,7 @@ def attention_gradient(q, k, v):
 
 
 def ring(q, k, v):
-    """Ring attention (Liu, Zaharia and Abbeel, 2023), without the running maximum."""
-    around = [(a, (a + 1) % 8) for a in range(8)]
-
-    def share(q, k, v):
-        def turn(state, _):
-            k, v, sums, weights = state
-            here = jnp.exp(q @ k.T / 8)
-            k, v = (jax.lax.ppermute(t, "i", around) for t in (k, v))
-            return (k, v, sums + here @ v, weights + here.sum(axis=1)), None
-
-        (_, _, sums, weights), _ = jax.lax.scan(turn, (k, v, 0 * q, 0 * q[:, 0]), None, length=8)
-        return sums / weights[:, None]
-
-    return mapped(share, (P("i"),) * 3, P("i"))(q, k, v)
+    return mapped(ring_of(8), (P("i"),) * 3, P("i"))(q, k, v)
 
 
 POINTS, HEADS = made((1600, 3), (800, 3)), made(*[(2048, 16)] * 3)

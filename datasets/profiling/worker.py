@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,7 +42,7 @@ from exla.search.record import Record
 from exla.search.records import make_key
 from exla.search.shards import append_lines, locked, read_lines
 from exla.search.space import Candidate
-from exla.search.values import difference
+from exla.search.values import Allowed, difference
 from exla.targets.cycles import estimated_cycles
 from exla.targets.hlo_text import hlo_hash
 
@@ -252,8 +253,11 @@ class _Clock:
         return min((difference(truth, got) for truth in self.truths), key=lambda f: (not self._agrees(*f), *f))
 
     def _agrees(self, error: float, different: float) -> bool:
-        most = allowed_for(self.attempt.call.program)
-        return error <= most.tolerance and different <= most.most_different
+        return error <= self._allowed.tolerance and different <= self._allowed.most_different
+
+    @cached_property
+    def _allowed(self) -> Allowed:
+        return allowed_for(self.attempt.call.program)
 
     def _begin(
         self, decisions: Sequence[Any], run: Callable[[], Any], about: dict[str, Any], extra: dict[str, Any]

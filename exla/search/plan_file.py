@@ -54,7 +54,11 @@ def write_plan(
         "decisions": [to_json(d) for d in decisions],
         **found,
     }
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-        json.dump(row, file, indent=1)
-        file.write("\n")
+    write_whole(path, f"{json.dumps(row, indent=1)}\n".encode())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file in a folder that exists, whole or not at all."""
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=path.name, delete=False) as file:
+        file.write(data)
     os.replace(file.name, path)

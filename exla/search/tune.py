@@ -38,6 +38,7 @@ from exla.search.smaller import Smaller, smaller
 from exla.search.space import Candidate, Space
 from exla.search.strategy import STRATEGIES, Outcome, Session
 from exla.search.trials import Budget, Listener, Trial, Tuned, listener
+from exla.search.values import Allowed
 from exla.targets.hlo_text import hlo_hash
 
 NOISE = 0.03
@@ -159,11 +160,15 @@ class Tuning:
         return timed(
             program,
             reference=reference,
-            allowed=allowed_for(self.attempt.call.program, exact=self.attempt.options.numerics == "exact"),
+            allowed=self._allowed,
             other_options=self.space.option_sets,
             ceiling_bytes=self._usable_bytes(),
             **how,
         )
+
+    @cached_property
+    def _allowed(self) -> Allowed:
+        return allowed_for(self.attempt.call.program, exact=self.attempt.options.numerics == "exact")
 
     def _usable_bytes(self) -> int:
         """What a process that runs programs may take."""

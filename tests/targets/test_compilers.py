@@ -11,6 +11,7 @@ from exla.passes.decisions import Share, Split
 from exla.targets.base import TARGETS, place
 from exla.targets.hlo_text import Collectives, collectives, hlo_hash
 from exla.targets.tpu import topology
+from tests.ring import ring_of
 from tests.sweep import all_but
 from tests.targets.installed import compiler_of
 
@@ -152,20 +153,8 @@ def test_a_ring_that_does_not_compile_whole_exchanges_what_its_own_loop_is_writt
     """Each of four chips holds 100,000 rows: their products with as many would take 40 GB."""
     name, n = compiler_of("tpu:v5e"), 4
     mesh = Mesh(np.array(topology(TARGETS.get(name).facts).devices), ("i",))
-    around = [(a, (a + 1) % n) for a in range(n)]
-
-    def share(q, k, v):
-        def turn(state, _):
-            k, v, sums, weights = state
-            here = jnp.exp(q @ k.T / 8)
-            k, v = (jax.lax.ppermute(t, "i", around) for t in (k, v))
-            return (k, v, sums + here @ v, weights + here.sum(axis=1)), None
-
-        (_, _, sums, weights), _ = jax.lax.scan(turn, (k, v, 0 * q, 0 * q[:, 0]), None, length=n)
-        return sums / weights[:, None]
-
     rows = PartitionSpec("i")
-    ring = jax.shard_map(share, mesh=mesh, in_specs=(rows,) * 3, out_specs=rows)
+    ring = jax.shard_map(ring_of(n), mesh=mesh, in_specs=(rows,) * 3, out_specs=rows)
     structs = [jax.ShapeDtypeStruct((400_000, 64), jnp.float32, sharding=NamedSharding(mesh, rows))] * 3
     compiled = exla.compile(ring, structs, target=name, memory_limit="4GiB")
     assert compiled.plan.tried[0].untouched and compiled.plan.tried[0].needed_bytes > 16 << 30
