@@ -5,10 +5,9 @@
 
 Each candidate is compiled, compared with the plain function's values, and timed in a process of its own, on arguments
 that are made up. What is found is recorded: `exla.jit` of the same function with the same limit uses the winner from
-then on, in any process. Name --memory-limit: without, the limit is what the machine has free, which changes. With
---learn online it also moves the weights that search="learned" ranks by on this machine, where that ranks other
-programs better. Stop it when you like: Ctrl-C keeps the best so far, and started again with the
-same seed it goes on where it was. For one CPU.
+then on, in any process; where no limit is named, only searches that measure do. With --learn online it also moves the
+weights that search="learned" ranks by on this machine, where that ranks other programs better. Stop it when you like:
+Ctrl-C keeps the best so far, and started again with the same seed it goes on where it was. For one CPU.
 
 Of a script, each signature is tuned when it is first called, unless the script itself names a search that measures
 nothing, and the script goes on with what won; Ctrl-C ends the search of one signature.
@@ -157,15 +156,16 @@ def _winner(tuned: Tuned) -> dict[str, Any] | None:
     return None if won is None else _row(won)
 
 
-def _outcome(tuned: Tuned) -> str:
-    """In a sentence or two: who won, by how much, and what comes of it."""
+def _outcome(tuned: Tuned, memory_limit: int | None) -> str:
+    """In a sentence or two: who won, by how much, and what comes of it under the limit that was named."""
     won = _won(tuned)
     if won is None or won.run_s is None:
         return "nothing that obeys the limit was measured; the plan below was chosen by prediction"
     plain = "" if tuned.plain_s is None else f", the plain program {tuned.plain_s * 1e3:.4g} ms"
     what = "the plain program won" if not won.decisions else f"the winner takes {won.run_s * 1e3:.4g} ms{plain}"
-    limit_bytes = tuned.choice.limit_bytes if tuned.choice else 0
-    kept = f"exla.jit uses it from now on, with a limit of {limit_bytes:,} bytes"
+    kept = "exla.jit uses it from now on"
+    if memory_limit is None:
+        kept = "searches that measure use it from now on, and with --memory-limit every exla.jit of that limit would"
     if tuned.not_kept:
         kept = f"nothing is kept: {tuned.not_kept}"
     return f"{what}; {kept}"
@@ -186,7 +186,7 @@ def _print(made: Made, tuned: Tuned | None) -> None:
     """What a search found, and what comes of it; why there was none."""
     if tuned is not None:
         _print_table(tuned)
-        print(_outcome(tuned))
+        print(_outcome(tuned, made.options.memory_limit))
     elif not _measures(made.options.search):
         print(f"not measured: the script plans it with search={made.options.search!r}")
     elif made.call.inline:

@@ -193,9 +193,10 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
             session.tell(outcome)
             continue
         settled = ""
-        if STRATEGIES.get(name).improves:
+        is_ranked = STRATEGIES.get(name).weighs and space.predicted is not None
+        if STRATEGIES.get(name).improves and not is_ranked:
             candidate, choice = _improved(attempt, session, candidate, choice)
-        if STRATEGIES.get(name).weighs:
+        if is_ranked:
             session.tell(outcome)
             rival = session.ask()
             is_wrong = rival is not None and attempt.wrong.has(rival.decisions)

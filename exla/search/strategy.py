@@ -95,8 +95,9 @@ class Strategy:
       name: what `search=` calls it.
       propose: the generator.
       measures: whether it is told how long candidates run, and goes on after the first that obeys the limit.
-      weighs: whether what it asks after the first that obeys is a rival of that, to be compiled and weighed against it.
-      improves: whether what it asks after the first that obeys is to be used instead, where it is predicted to be
+      weighs: whether what it asks after the first that obeys is a rival of that, to be compiled and weighed against it,
+        where candidates were ranked by what was learned.
+      improves: whether what it asks else after the first that obeys is to be used instead, where it is predicted to be
         faster and obeys too.
     """
 

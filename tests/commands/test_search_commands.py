@@ -53,6 +53,12 @@ def test_tune_as_json_is_a_line_for_each_trial_one_for_the_winner_and_one_for_th
     assert plan["function"] == "smooth" and plan["decisions"] == last["winner"]["decisions"] and last["not_kept"] == ""
 
 
+def test_tune_says_who_uses_a_winner_where_no_limit_is_named(exla_command, clock):
+    shapes = SMALL[: SMALL.index("--memory-limit")]
+    code, out, _ = exla_command("tune", "kernels:smooth", *shapes, "--search-trials", "1")
+    assert code == 0 and "searches that measure use it from now on" in " ".join(out.split())
+
+
 def test_tune_says_where_nothing_was_measured(exla_command, clock):
     words = ("--search-seconds", "1e-9", "--records", "off")
     code, out, _ = exla_command("tune", "kernels:smooth", *SMALL, *words)

@@ -121,6 +121,18 @@ def test_without_weights_the_analytic_choice_is_made_and_a_warning_says_so(witho
     assert plan.decisions == exla.jit(smooth, memory_limit="400KiB", records="off").plan(x, y, v).decisions
 
 
+def test_without_weights_nothing_is_weighed_by_memory(without_weights, monkeypatch):
+    """A rival is weighed against what was ranked; what the analytic search asks next is none."""
+
+    def never(*arguments):
+        raise AssertionError("weighed")
+
+    monkeypatch.setattr("exla.search.driver.weigh", never)
+    f = exla.jit(smooth, search="learned", memory_limit="400KiB", records="off")
+    with pytest.warns(ExlaWarning, match="no weights for cpu"):
+        assert f.plan(*points()).decisions
+
+
 def test_weights_that_cannot_be_read_are_a_warning_and_not_the_end(tmp_path, monkeypatch):
     (tmp_path / "cpu.npz").write_bytes(b"no weights")
     monkeypatch.setenv("EXLA_WEIGHTS", str(tmp_path))

@@ -19,7 +19,7 @@ MOST_MISSES = 6
 """Candidates over the limit after which the analytic strategy goes on, which tightens its goal by each."""
 
 
-@strategy("learned", measures=False, weighs=True)
+@strategy("learned", measures=False, weighs=True, improves=True)
 def learned(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by what was learned."""
     candidates = pool(space)
