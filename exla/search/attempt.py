@@ -26,6 +26,7 @@ from exla.passes.unless import EXPANSIONS
 from exla.search.barred import Wrong, as_recorded, computed_otherwise, exchanges_more
 from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import projected, work_of
+from exla.search.garbage import uncollected
 from exla.search.measure import NOISE_BYTES, Runnable, measured_bytes
 from exla.search.record import Record
 from exla.search.records import RecordStore
@@ -372,7 +373,8 @@ class Attempt:
         """
         if not decisions:
             return self.plain()
-        program, changes, seeds = self._replayed(decisions)
+        with uncollected():
+            program, changes, seeds = self._replayed(decisions)
         options = _compile_options(decisions)
         known = set(self.target.option_names())
         if not options.keys() <= known:  # what a file says must not reach the compiler unseen

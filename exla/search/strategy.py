@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from exla.registry import Registry
+from exla.search.garbage import uncollected
 from exla.search.ranker import Ranking
 from exla.search.space import Candidate, Goal
 
@@ -136,7 +137,8 @@ class Session:
 
     def _advance(self, step: Callable[[], Candidate]) -> None:
         try:
-            self._next = step()
+            with uncollected():
+                self._next = step()
         except StopIteration:
             self._ended, self._next = True, None
 
