@@ -17,6 +17,7 @@ from exla.passes.decisions import Growth
 from exla.passes.share import why_not_shared
 from exla.passes.split.grow import grow
 from exla.passes.steady import Steady
+from exla.passes.store import BFLOAT16_ERROR, enumerate_stores
 from exla.search.choice import Tried
 from exla.search.space import Candidate
 from exla.units import format_bytes
@@ -93,7 +94,13 @@ def refusal(
         fixed_bytes=fixed_bytes if is_fixed else 0,
         hints=()
         if is_fixed or options.search == "off"
-        else (*_unused(barred, limit_bytes), *_hints(program, peak), *shared, *ended),
+        else (
+            *_unused(barred, limit_bytes),
+            *_hints(program, peak),
+            *(_narrower(peak, (smallest_bytes - limit_bytes) * devices) if options.numerics == "reassociate" else ()),
+            *shared,
+            *ended,
+        ),
     )
 
 
@@ -113,6 +120,21 @@ def _hints(program: Program, peak: Peak) -> Iterator[str]:
     for source in scans:
         where = f" at {source}" if source else ""
         yield f"jax.checkpoint around the body of the scan{where} may help: what a gradient needs is computed again."
+
+
+def _narrower(peak: Peak, missing_bytes: int) -> Iterator[str]:
+    """What `numerics="mixed"` could do, where that would be enough: values that wait take half."""
+    waiting = [item for item in peak.held if next(enumerate_stores([item], ["bfloat16"]), None) is not None]
+    total = sum(item.bytes for item in waiting)
+    if total // 2 < missing_bytes or not waiting:
+        return
+    largest = max(waiting, key=lambda item: item.bytes)
+    source = largest.program.origin(largest.var)[1]
+    which = f"{largest.program.describe(largest.var)}{f' at {source}' if source else ''}"
+    yield (
+        f'numerics="mixed" may be enough: {format_bytes(total)} of float32 values wait for a later reader, the largest '
+        f"{which}, and would wait as bfloat16, each off by at most {BFLOAT16_ERROR:.1%} of itself."
+    )
 
 
 def _blocked_by_name(program: Program, blocked: Mapping[Any, str]) -> dict[tuple[str, str], str]:

@@ -15,10 +15,12 @@ from exla.errors import ReplayMiss
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.program import as_struct, value_bytes
+from exla.options import Options
 from exla.passes.decisions import Split, Store, from_json, to_json
 from exla.passes.replay import replay
 from exla.passes.store import BFLOAT16_ERROR, enumerate_stores
 from exla.passes.unless import EXPANSIONS
+from exla.search.refusal import refusal
 from exla.search.space import Goal, Space
 from exla.targets.base import compile_for, find_target
 from exla.targets.machine import Machine, Work
@@ -245,7 +247,7 @@ def test_mixed_numerics_fit_where_nothing_else_does_and_say_so():
     """Fourier transforms need both axes whole, so that nothing can be cut, and each layer waits for its gradient."""
     args = operands(spectral_gradient, n=128)
     limit = int(0.92 * exla.jit(spectral_gradient).plan(*args).compiled_bytes)
-    with pytest.raises(exla.MemoryLimitError):
+    with pytest.raises(exla.MemoryLimitError, match=r'numerics="mixed" may be enough: .* at .*test_store\.py'):
         exla.jit(spectral_gradient, memory_limit=limit)(*args)
     f = exla.jit(spectral_gradient, memory_limit=limit, numerics="mixed")
     plan = f.plan(*args)
@@ -254,6 +256,24 @@ def test_mixed_numerics_fit_where_nothing_else_does_and_say_so():
     assert "as bfloat16, off by at most 0.4 %  [" in said and "test_store.py" in said
     for got, want in zip(f(*args), in_float64(spectral_gradient, *args), strict=True):
         assert 0 < np.abs(got - want).max() < 8 * BFLOAT16_ERROR * np.abs(want).max()
+
+
+@pytest.mark.parametrize(
+    ("numerics", "share", "says"),
+    [("reassociate", 0.92, True), ("reassociate", 0.5, False), ("exact", 0.92, False), ("mixed", 0.92, False)],
+)
+def test_a_refusal_names_mixed_numerics_only_where_they_may_be_enough(numerics, share, says):
+    peak = exla.jit(spectral_gradient).space(*operands(spectral_gradient, n=128)).root.peak
+    refused = refusal(
+        program=peak.held[0].program,
+        options=Options(numerics=numerics),
+        limit_bytes=int(share * peak.bytes),
+        smallest_bytes=peak.bytes,
+        asked=(),
+        peak=peak,
+        fixed_bytes=0,
+    )
+    assert ('numerics="mixed" may be enough' in str(refused)) == says
 
 
 @pytest.mark.parametrize("target", ["gpu:h200", "tpu:v5e"])
