@@ -30,6 +30,12 @@ def records_in_a_folder_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path / "records"))
 
 
+@pytest.fixture(autouse=True)
+def tables_as_wide_as_they_are_without_a_terminal(monkeypatch):
+    """Tests see tables as a file does, however wide the window is that they are started from."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def compiled_quickly():
     """XLA's quick code generation, for tests of values and byte counts: it changes machine code, not buffers."""

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from exla.console import to_output
 from exla.cost_model.checkpoint import Trained, load
 from exla.cost_model.metrics import kendall_tau, ordered_pair_accuracy, slowdown, tile_top_k_error
 from exla.cost_model.models import MODELS
@@ -122,7 +122,7 @@ def show(evaluation: dict[str, Any], title: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(evaluation))
         return
-    Console(width=None if sys.stdout.isatty() else 140).print(table(evaluation, title))
+    to_output().print(table(evaluation, title))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from exla.console import to_output
 from exla.doctor.examine import examine
 from exla.doctor.finding import NOTE, OK, PROBLEM
 
@@ -39,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         step = f"\n-> {finding.next_step}" if finding.next_step else ""
         status = finding.status.upper() if finding.status == PROBLEM else finding.status
         table.add_row(f"[{STYLES[finding.status]}]{status}[/]", escape(finding.name), escape(finding.found + step))
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = to_output(highlight=False)
     console.print(table)
     counts = Counter(f.status for f in found)
     console.print(", ".join(f"{counts[status]} {status}" for status in STYLES))

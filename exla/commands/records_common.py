@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from exla.commands.failure import UsageError
+from exla.console import to_output
 from exla.search.records import RecordStore
 
 
@@ -35,7 +34,7 @@ def open_store(arguments: argparse.Namespace) -> RecordStore:
 
 
 def print_table(table: Table) -> None:
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    to_output().print(table)
 
 
 def counted(count: int, what: str) -> str:

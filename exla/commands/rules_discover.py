@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from exla.commands.failure import UsageError, not_done
+from exla.console import to_output
 from exla.errors import ExlaError
 from exla.rules.discover.run import Search, discover, write
 from exla.rules.discover.state import StateError
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(result: dict[str, Any], out: Path) -> None:
-    console = Console()
+    console = to_output()
     counts = result["counts"]
     table = Table(title=f"{len(result['rules'])} rules over {counts['signatures']} choices of inputs, in {out}")
     columns = ("graphs", "values", "equal", "lower_the_peak", "follow_from_no_smaller", "verified", "kept")

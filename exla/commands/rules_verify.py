@@ -19,6 +19,7 @@ from rich.table import Table
 
 from exla.commands.failure import UsageError, not_done
 from exla.commands.flags import at_least
+from exla.console import to_output
 
 KINDS = ("found", "equal", "not finite", "idempotent", "lookalike")
 
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         label = f"{name} (opt-in)" if rule.opt_in else name
         table.add_row(label, escape(rule.rewrite), *counts, f"{time.perf_counter() - start:.1f}")
     if not arguments.json:
-        (Console() if sys.stdout.isatty() else Console(width=180)).print(table)
+        to_output().print(table)
     for o in broken:
         print(f"BROKEN {o.rule}: {o.kind}, {o.about} {o.detail}", file=sys.stderr)
     return 1 if broken else 0

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from exla.commands.failure import UsageError
+from exla.console import to_output
 from exla.errors import ExlaError, MissingExtraError
 
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -87,7 +87,7 @@ def _print(rows: list, counts: list[int], obeys: bool) -> None:
     for row in rows:
         cells = [f"{row.mean[k]:.3f} ({row.worst[k]:.2f})" for k in counts]
         table.add_row(row.strategy, *cells, *([str(row.slower)] if obeys else []))
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    to_output().print(table)
 
 
 def _plot(path: Path, rows: list, counts: list[int]) -> None:

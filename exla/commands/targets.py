@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from exla.console import to_output
 
 COLUMNS = ("target", "memory", "bandwidth", "bf16 peak", "f32 peak", "attached", "compiler")
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             install,
         )
     if not arguments.json:
-        Console(width=None if sys.stdout.isatty() else 120).print(table)
+        to_output().print(table)
     return 0
 
 

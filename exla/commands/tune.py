@@ -30,6 +30,7 @@ from rich.table import Table
 
 from exla.commands.flags import PROGRAM, add_program_arguments, at_least
 from exla.commands.planning import plan_and_report, print_plans, print_title
+from exla.console import to_output
 from exla.errors import OptionError
 from exla.observe import Made
 from exla.options import Options
@@ -207,6 +208,6 @@ def _print_table(tuned: Tuned) -> None:
         table.add_row(f"{(trial.run_s or 0) * 1e3:.4g}", peak, trial.source, str(trial))
     failed = [t.status for t in tuned.trials if t.run_s is None]
     counts = ", ".join(f"{failed.count(s)} {s}" for s in sorted(set(failed)))
-    Console(stderr=False).print(table)
+    to_output().print(table)
     if counts:
         print(f"not timed: {counts}")

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from exla.cli import COMMANDS, main
+from exla.console import WIDE, to_output
+from tests.test_architecture import SOURCES
 
 
 def test_help_loads_no_jax():
@@ -34,6 +36,18 @@ def test_every_command_explains_itself_and_speaks_json(words, capsys):
     text = capsys.readouterr().out
     assert "exla " + " ".join(words) in text and len(text.split("\n\n")[1]) > 40  # more than the table's few words
     assert "--json" in text
+
+
+def test_without_a_terminal_tables_are_wide_unless_columns_says_otherwise(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert to_output().width == WIDE >= 160
+    monkeypatch.setenv("COLUMNS", "72")
+    assert to_output().width == 72
+
+
+def test_only_one_file_says_how_wide_tables_are():
+    elsewhere = [p for p in SOURCES if "Console(" in p.read_text().replace("Console(stderr=True)", "")]
+    assert [p.name for p in elsewhere] == ["console.py"]
 
 
 @pytest.mark.parametrize("words", [["targets", "--", "rest"], ["nonsense"], []], ids=" ".join)
