@@ -13,7 +13,8 @@ from rich.text import Text
 
 from exla.commands.failure import UsageError
 from exla.commands.records_common import add_common, counted, open_store, print_table
-from exla.report.records import Row, in_words, printable, rows
+from exla.report.records import Row, all_in_words, printable, rows
+from exla.report.words import numbered
 from exla.search.record import Record
 from exla.units import format_bytes
 
@@ -34,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
         several = f"starts the names of {counted(len(found), 'key')}: {', '.join(row.name for row in found[:5])}"
         raise UsageError(f"{arguments.key!r} {several if found else 'starts no name'}; `exla records ls` lists them")
     if arguments.json:
-        for record in found[0].records:
+        for record, words in zip(found[0].records, all_in_words(found[0].records), strict=True):
             plain = json.loads(record.to_line())
-            print(json.dumps({"name": found[0].name, **plain, "in_words": in_words(record)}))
+            print(json.dumps({"name": found[0].name, **plain, "in_words": words}))
     else:
         _print(found[0])
     return 0
@@ -50,18 +51,17 @@ def _print(row: Row) -> None:
     table = Table()
     for column in COLUMNS:
         table.add_column(column, overflow="fold")
-    for record in row.records:
-        table.add_row(*map(Text, _cells(record)))
+    for record, words in zip(row.records, all_in_words(row.records), strict=True):
+        table.add_row(*map(Text, _cells(record, words)))
     print_table(table)
 
 
-def _cells(record: Record) -> list[str]:
+def _cells(record: Record, words: list[str]) -> list[str]:
     counts = (getattr(record, f"{name}_bytes") for name in BYTES)
-    words = in_words(record)
     return [
         record.status,
         "jax.jit" if record.is_default else f"{printable(record.strategy)}, seed {printable(str(record.seed), 20)}",
         *("" if count is None else format_bytes(count) for count in counts),
         *("" if time is None else f"{time:.4g} s" for time in (record.compile_s, record.run_s)),
-        "\n".join(words if len(words) == 1 else (f"{k}. {text}" for k, text in enumerate(words, start=1))),
+        numbered(words),
     ]

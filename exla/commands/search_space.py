@@ -20,6 +20,7 @@ from exla.commands.flags import add_program_arguments, at_least
 from exla.commands.planning import quiet, tell
 from exla.commands.program import is_script, read_subject, surroundings
 from exla.passes.decisions import to_json
+from exla.report.words import in_words
 from exla.units import format_bytes
 
 
@@ -55,6 +56,7 @@ def show(arguments: argparse.Namespace, *, shown: int, counted: int) -> int:
             print(json.dumps({"decisions": [to_json(d) for d in candidate.all_decisions], **numbers}))
         return 0
     print(f"{size} candidates within {format_bytes(space.goal.bytes)}, chunk sizes a factor of {space.ratio:g} apart")
-    for candidate in candidates:
-        print(f"  {format_bytes(candidate.peak.bytes):>10}  {candidate.seconds * 1e3:9.3g} ms predicted  {candidate}")
+    for candidate, words in zip(candidates, in_words([c.all_decisions for c in candidates]), strict=True):
+        said = "; ".join(words)
+        print(f"  {format_bytes(candidate.peak.bytes):>10}  {candidate.seconds * 1e3:9.3g} ms predicted  {said}")
     return 0

@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -35,6 +36,7 @@ from exla.errors import OptionError
 from exla.observe import Made
 from exla.options import Options
 from exla.passes.decisions import to_json
+from exla.report.words import in_words, numbered
 from exla.search.strategy import STRATEGIES
 from exla.search.trials import Listener, Trial, Tuned, listener
 from exla.units import format_bytes
@@ -203,9 +205,10 @@ def _print_table(tuned: Tuned) -> None:
         table.add_column(column, justify="right" if column in ("ms", "compiled") else "left", overflow="fold")
     timed = sorted((t for t in tuned.trials if t.run_s is not None), key=lambda t: t.run_s or 0.0)
     default = [t for t in timed if not t.decisions and t not in timed[:SHOWN]]
-    for trial in (*timed[:SHOWN], *default):
+    listed = (*timed[:SHOWN], *default)
+    for trial, words in zip(listed, in_words([t.decisions for t in listed]), strict=True):
         peak = "" if trial.peak_bytes is None else format_bytes(trial.peak_bytes)
-        table.add_row(f"{(trial.run_s or 0) * 1e3:.4g}", peak, trial.source, str(trial))
+        table.add_row(f"{(trial.run_s or 0) * 1e3:.4g}", peak, trial.source, escape(numbered(words)))
     failed = [t.status for t in tuned.trials if t.run_s is None]
     counts = ", ".join(f"{failed.count(s)} {s}" for s in sorted(set(failed)))
     to_output().print(table)

@@ -8,12 +8,13 @@ writes it, so that `from_json` reads it back; bytes and seconds are numbers.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from exla.errors import MemoryLimitError
-from exla.passes.decisions import to_json
+from exla.passes.decisions import Decision, to_json
 from exla.report.plan import Plan
 from exla.targets.base import CompiledBytes
 
@@ -27,8 +28,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     Args:
       plan: any plan.
     """
-    found = {f.name: _plain(getattr(plan, f.name)) for f in fields(plan) if f.name not in PROGRAMS}
-    return {**found, "decisions": [to_json(d) for d in plan.decisions]}
+    return {f.name: _plain(getattr(plan, f.name)) for f in fields(plan) if f.name not in PROGRAMS}
 
 
 def error_data(error: BaseException) -> dict[str, Any]:
@@ -46,6 +46,8 @@ def error_data(error: BaseException) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, typing.get_args(Decision)):
+        return to_json(value)
     if isinstance(value, CompiledBytes):
         return {**asdict(value), "total": value.total}
     if is_dataclass(value) and not isinstance(value, type):

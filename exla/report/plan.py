@@ -7,13 +7,14 @@ something has measured it).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exla.ir.factors import BARRIERS
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Decision, Split
+from exla.report.words import in_words
 from exla.search.choice import Choice, Tried
 from exla.search.cost import projected
 from exla.targets.base import CompiledBytes
@@ -133,7 +134,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
         plain=plain,
         untouched=choice.untouched,
         values=tuple(_values(original, choice)),
-        tried=choice.tried,
+        tried=tuple(_told_apart(choice.tried)),
         declined=tuple(map(str, choice.declined)),
         prediction=() if choice.prediction is None else tuple(choice.prediction.lines()),
         source=choice.source,
@@ -168,6 +169,12 @@ def explain_text(plan: Plan) -> str:
         verdict = f"not used, {tried.error}" if tried.error else verdict
         lines.append(f"  {_figure(tried.compiled_bytes)}, {verdict}: {tried.what}")
     return "\n".join(lines)
+
+
+def _told_apart(tried: Sequence[Tried]) -> Iterator[Tried]:
+    """Candidates, each with words that no other one has."""
+    for one, words in zip(tried, in_words([t.decisions for t in tried]), strict=True):
+        yield replace(one, what="; ".join(words))
 
 
 def _in_words(choice: Choice) -> Iterator[str]:

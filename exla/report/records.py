@@ -9,12 +9,16 @@ A key is a set of hashes. It is known by its name, a hash of them all, of which 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from exla.report.words import PLAIN, told_apart
 from exla.search.record import Record
 from exla.search.shards import key_name
+
+MOST_CHARACTERS = 400
+"""Of a decision of a record with what tells it from others: a record may hold anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +88,12 @@ def rows(records: Iterable[Record]) -> list[Row]:
     ]
 
 
+def all_in_words(records: Sequence[Record]) -> list[list[str]]:
+    """The decisions of records that are listed together, so that different ones read differently."""
+    told = told_apart([in_words(r) for r in records], [r.decisions for r in records])
+    return [[printable(text, MOST_CHARACTERS) for text in words] for words in told]
+
+
 def in_words(record: Record) -> list[str]:
     """The decisions of a record, one text for each; one that this version does not understand says so."""
     from exla.passes.decisions import from_json
@@ -94,7 +104,7 @@ def in_words(record: Record) -> list[str]:
             words.append(printable(str(from_json(data))))
         except (ValueError, TypeError) as error:
             words.append(f"not understood: {printable(str(error), 120)}")
-    return words or ["as jax.jit compiles it"]
+    return words or [PLAIN]
 
 
 def printable(text: str, most: int = 200) -> str:

@@ -169,7 +169,14 @@ class Attempt:
         needed = self.target.needed_bytes(error)
         said = str(error).partition("\n")[0]
         self.tried.append(
-            Tried(what=_words(decisions), untouched=untouched, compiled_bytes=None, needed_bytes=needed, error=said)
+            Tried(
+                what=_words(decisions),
+                decisions=tuple(decisions),
+                untouched=untouched,
+                compiled_bytes=None,
+                needed_bytes=needed,
+                error=said,
+            )
         )
         status = "compile_error" if needed is None else "oom"
         if self.records_compiled:
@@ -206,7 +213,14 @@ class Attempt:
         barred = barred or computed_otherwise(compiled, decisions)
         what = _words(decisions)
         self.tried.append(
-            Tried(what=what, untouched=untouched, compiled_bytes=counted, error=barred, compile_s=compile_s)
+            Tried(
+                what=what,
+                decisions=tuple(decisions),
+                untouched=untouched,
+                compiled_bytes=counted,
+                error=barred,
+                compile_s=compile_s,
+            )
         )
         if barred:
             return None

@@ -72,6 +72,7 @@ class Tried:
 
     Attributes:
       what: its decisions in words.
+      decisions: what it is made of.
       untouched: whether it is the program as `jax.jit` compiles it.
       compiled_bytes: the compiler's figure; None where it did not compile.
       measured_bytes: what a process that ran it took; None where none did.
@@ -81,6 +82,7 @@ class Tried:
     """
 
     what: str
+    decisions: tuple[Decision, ...] = ()
     untouched: bool
     compiled_bytes: CompiledBytes | None
     measured_bytes: int | None = None
