@@ -13,7 +13,9 @@ from typing import Any
 
 from exla.ir.factors import BARRIERS
 from exla.ir.program import Program, value_bytes
+from exla.ir.rewrites import REPLACE_RULES
 from exla.passes.decisions import Decision, Split
+from exla.passes.replace import Declined
 from exla.report.words import in_words
 from exla.search.choice import Choice, Tried
 from exla.search.cost import projected
@@ -48,6 +50,12 @@ FROM = {
 """Where decisions are from that no search was made for."""
 
 
+NOT_APPLIED = (
+    'rewrites that were found and not applied ("it" is what stands left of ->; the form right of it rounds otherwise):'
+)
+"""The heading of `Plan.declined`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What exla decided for one signature of a function.
@@ -64,7 +72,7 @@ class Plan:
       untouched: whether this is the program exactly as jax.jit compiles it.
       values: what was done about each big value.
       tried: the candidates in the order they were compiled.
-      declined: rewrites that were found and not applied, each with its reason.
+      declined: rewrites that were found and not applied: the rule, what it computes in which other form, and why not.
       prediction: what was predicted of the candidate by what was learned, in words; empty where nothing was.
       source: "search", "record", "plan" (a saved one) or "executable" (a saved one with what was compiled).
       search_s: seconds that planning and compiling took.
@@ -135,7 +143,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
         untouched=choice.untouched,
         values=tuple(_values(original, choice)),
         tried=tuple(_told_apart(choice.tried)),
-        declined=tuple(map(str, choice.declined)),
+        declined=tuple(map(_declined, choice.declined)),
         prediction=() if choice.prediction is None else tuple(choice.prediction.lines()),
         source=choice.source,
         search_s=choice.search_s,
@@ -154,7 +162,7 @@ def explain_text(plan: Plan) -> str:
     if not plan.values:
         lines.append("  none")
     if plan.declined:
-        lines += ["", "rewrites that were found and not applied:", *(f"  {why}" for why in plan.declined)]
+        lines += ["", NOT_APPLIED, *(f"  {why}" for why in plan.declined)]
     if plan.prediction:
         lines += ["", "why this candidate:", *(f"  {line}" for line in plan.prediction)]
     lines += ["", f"candidates compiled ({plan.source}, {plan.search_s:.2f} s):"]
@@ -169,6 +177,12 @@ def explain_text(plan: Plan) -> str:
         verdict = f"not used, {tried.error}" if tried.error else verdict
         lines.append(f"  {_figure(tried.compiled_bytes)}, {verdict}: {tried.what}")
     return "\n".join(lines)
+
+
+def _declined(declined: Declined) -> str:
+    """A rule that was not applied, with what it does and why not."""
+    rule = REPLACE_RULES.get(declined.rule)
+    return f"{declined.rule}, {rule.rewrite}: {declined.reason}" + (f"  [{declined.source}]" if declined.source else "")
 
 
 def _told_apart(tried: Sequence[Tried]) -> Iterator[Tried]:

@@ -23,6 +23,7 @@ from exla.passes.swap import enumerate_swaps
 from exla.search.cost import predict_s, projected
 from exla.strict import tolerate
 from exla.targets.machine import Machine
+from exla.units import format_bytes
 
 MOST_CHANGES = 24
 
@@ -115,7 +116,10 @@ def _next(
             after = _worth(changed, machine)
             if _pays(before, after):
                 return decision, changed
-            reason = f"it would not pay: {after[0]} bytes for {before[0]}, {after[1]:.2g} s for {before[1]:.2g} s"
+            reason = (
+                "the rewrite would not pay: with it, before any split, the program is projected to take "
+                f"{_in_words(after)}; without it, {_in_words(before)}"
+            )
         if reports:
             missed = Declined(rule=decision.rule, source=source_of(program, decision), reason=reason)
             declined[str(missed)] = missed
@@ -141,6 +145,10 @@ def _next_order(program: Program, machine: Machine, room_bytes: int) -> tuple[Re
 
 def _worth(program: Program, machine: Machine) -> tuple[int, float]:
     return projected(program, machine).bytes, predict_s(program, machine)
+
+
+def _in_words(worth: tuple[int, float]) -> str:
+    return f"{format_bytes(worth[0])} and {worth[1] * 1e3:.3g} ms"
 
 
 def _pays(before: tuple[int, float], after: tuple[int, float]) -> bool:

@@ -1,6 +1,7 @@
 """Candidates in words: different ones read differently, in every list of them."""
 
 import itertools
+import re
 
 import jax
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import exla
 from exla.datasets.profiling.zoo.programs import ZOO
 from exla.passes.decisions import CompileOption, Growth, Site, Split, Store
+from exla.report.plan import NOT_APPLIED, explain_text
 from exla.report.words import PLAIN, in_words
 
 SPLIT = {"path": (), "site": Site(position=3, fingerprint="abc"), "result": 0, "axis": 1, "chunk": 8}
@@ -83,3 +85,25 @@ def test_no_two_candidates_of_a_plan_read_the_same():
     plan = exla.jit(lambda x: jax.numpy.exp(x @ x.T).sum(0), memory_limit="32KiB").plan(x)
     assert len(plan.tried) > 1 and plan.tried[-1].decisions == plan.decisions
     assert len({t.what for t in plan.tried}) == len({t.decisions for t in plan.tried})
+
+
+def test_a_rule_that_is_not_applied_says_what_it_does_and_why_not():
+    x = jax.ShapeDtypeStruct((400, 3), "float32")
+
+    def near(x):
+        squared = ((x[:, None] - x[None]) ** 2).sum(-1)
+        return jax.lax.top_k(-squared, 3)
+
+    plan = exla.jit(near, memory_limit="100KiB", records="off").plan(x)
+    guarded, dear = plan.declined
+    assert guarded.startswith("squared_distance, sum((x - y)^2) -> |x|^2 + |y|^2 - 2 x.y: `top_k` reads it, which may")
+    assert "test_words.py" in guarded
+    does, _, reason = dear.partition(": ")
+    assert does.startswith("nearest_top_k_ranked, top_k of distances -> candidates")
+    assert re.match(
+        r"the rewrite would not pay: with it, before any split, the program is projected to take [\d.]+ KiB and [\d.]+ "
+        r"ms; without it, [\d.]+ KiB and [\d.]+ ms",
+        reason,
+    )
+    text = explain_text(plan)
+    assert f"\n{NOT_APPLIED}\n  {guarded}\n" in text and '"it" is what stands left of ->' in text
