@@ -20,7 +20,8 @@ import contextlib
 import functools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -41,9 +42,35 @@ from exla.search.strategy import STRATEGIES
 from exla.search.trials import Listener, Trial, Tuned, listener
 from exla.units import format_bytes
 
-__doc__ = f"{__doc__}\n{PROGRAM}"
-
 SHOWN = 8
+SOURCES = {
+    "measured": "timed by this search",
+    "record": "timed by an earlier one, and found in the records",
+    "twin": "not timed: it compiles to the same code as a candidate that was, and has its time",
+}
+"""Where the time of a trial is from -> what that means."""
+NOT_TIMED = {
+    "over_limit": "takes more than the limit by the compiler's count",
+    "compile_error": "did not compile",
+    "oom": "ran out of memory",
+    "timeout": "took too long",
+    "crash": "its process died",
+    "wrong_result": "its values are not the plain program's",
+    "barred": "must not be used, as what it compiles to exchanges or computes something otherwise than is promised",
+    "replay_miss": "a decision does not apply any more",
+}
+"""Status of a trial that has no time -> what that means."""
+TABLE = """\
+In the table of candidates, `ms` is the median of one run, set against the plain program's, as a busy machine is slower
+for both; `compiled` is what it takes by the compiler's count; `from` says where the time is from:
+"""
+
+
+def _list(said: Mapping[str, str]) -> str:
+    return "\n".join(f"  {name:13} {text}" for name, text in said.items())
+
+
+__doc__ = f"{__doc__}\n{TABLE}{_list(SOURCES)}\n\nCandidates without a time:\n{_list(NOT_TIMED)}\n\n{PROGRAM}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -209,8 +236,10 @@ def _print_table(tuned: Tuned) -> None:
     for trial, words in zip(listed, in_words([t.decisions for t in listed]), strict=True):
         peak = "" if trial.peak_bytes is None else format_bytes(trial.peak_bytes)
         table.add_row(f"{(trial.run_s or 0) * 1e3:.4g}", peak, trial.source, escape(numbered(words)))
-    failed = [t.status for t in tuned.trials if t.run_s is None]
-    counts = ", ".join(f"{failed.count(s)} {s}" for s in sorted(set(failed)))
     to_output().print(table)
-    if counts:
-        print(f"not timed: {counts}")
+    print("ms: median of one run; compiled: by the compiler's count; from:")
+    print(_list({source: SOURCES[source] for source in SOURCES if source in {t.source for t in listed}}))
+    failed = Counter(t.status for t in tuned.trials if t.run_s is None)
+    if failed:
+        print("not timed:")
+        print(_list({f"{count} {status}": NOT_TIMED.get(status, "") for status, count in sorted(failed.items())}))

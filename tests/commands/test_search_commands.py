@@ -6,9 +6,11 @@ import warnings
 
 import pytest
 
+from exla.commands.tune import NOT_TIMED, SOURCES
 from exla.passes.decisions import from_json
 from exla.search import tune
 from exla.search.measure import Timing
+from exla.search.record import STATUSES
 from exla.search.recorded import write_space
 from tests.commands.conftest import SHAPES
 from tests.search.test_strategies import many, measured, space, split
@@ -39,6 +41,18 @@ def test_tune_shows_what_was_measured_and_the_plan_that_won(exla_command, clock)
     )
     code, out, _ = exla_command("plan", "kernels:smooth", *SMALL, "--json")
     assert json.loads(out)["source"] == "record"
+
+
+def test_tune_explains_the_words_of_its_table_and_its_help_explains_all(exla_command, clock):
+    words = ("tune", "kernels:smooth", *SMALL, "--search-trials", "3")
+    _, out, _ = exla_command(*words)
+    below = out.partition("ms: median of one run; compiled: by the compiler's count; from:\n")[2]
+    assert f"measured      {SOURCES['measured']}\n" in below and SOURCES["record"] not in below
+    assert f"1 over_limit  {NOT_TIMED['over_limit']}\n" in below
+    assert f"record        {SOURCES['record']}\n" in exla_command(*words)[1]
+    _, text, _ = exla_command("tune", "--help")
+    assert all(said in text for said in (*SOURCES.values(), *NOT_TIMED.values()))
+    assert set(STATUSES) - {"ok"} < set(NOT_TIMED)
 
 
 def test_tune_as_json_is_a_line_for_each_trial_one_for_the_winner_and_one_for_the_plan(exla_json, clock):
