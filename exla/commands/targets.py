@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -31,15 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     table = Table(title="What exla compiles for", title_justify="left")
     for column in COLUMNS:
         table.add_column(column, no_wrap=column == "target", overflow="fold")
-    for name in TARGETS:
-        found: dict[str, Any] = row(TARGETS.get(name))
+    rows = [row(TARGETS.get(name)) for name in TARGETS]
+    for found in rows:
         if arguments.json:
             print(json.dumps(found))
             continue
         memory = found["usable_bytes"]
         install = escape(f"pip install {found['install']}") if found["install"] else "installed"
         table.add_row(
-            name,
+            found["target"],
             "" if memory is None else format_bytes(memory),
             *(_rate(found[key], unit) for key, unit in RATES),
             "yes" if found["attached"] else "no",
@@ -47,10 +48,25 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not arguments.json:
         to_output().print(table)
+        for line in _footnotes(rows):
+            print(line)
     return 0
 
 
 RATES = (("bytes_per_s", "GB/s"), ("matrix_flops", "TFLOP/s"), ("vector_flops", "TFLOP/s"))
+
+
+def _footnotes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the numbers of the table are of."""
+    yield "memory: what a program may use where no memory_limit is named"
+    described = [r for r in rows if r["memory_bytes"] and not r["attached"]]
+    shares = {f"{r['usable_bytes'] / r['memory_bytes']:.0%}" for r in described} - {"100%"}
+    if shares:
+        taken = " or ".join(sorted(shares))
+        yield f"  of a GPU the {taken} of it that JAX's allocator takes; XLA_CLIENT_MEM_FRACTION changes that"
+    for found in rows:
+        if found["part"]:
+            yield f"{found['target']}: {found['part']}"
 
 
 def _rate(value: float | None, unit: str) -> str:

@@ -20,6 +20,7 @@ class Facts:
     Attributes:
       name: the target's name, e.g. "gpu:h200".
       kinds: beginnings of `jax.Device.device_kind` by which an attached one is known.
+      part: what part of a chip one device is, in words; None = the whole.
       memory_bytes: memory of one device; for a TPU what its compiler hands out.
       usable_share: the part of that which programs may use.
       bytes_per_s: memory bandwidth.
@@ -44,6 +45,7 @@ class Facts:
 
     name: str
     kinds: tuple[str, ...]
+    part: str | None
     memory_bytes: int
     usable_share: float
     bytes_per_s: float
@@ -83,6 +85,7 @@ class Facts:
             numeric = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
             is_right = {
                 "str": isinstance(value, str),
+                "str | None": value is None or isinstance(value, str),
                 "int": numeric and isinstance(value, int),
                 "int | None": value is None or (numeric and isinstance(value, int)),
                 "float": numeric,

@@ -10,13 +10,15 @@ from exla.targets.base import Target
 
 
 def row(target: Target) -> dict[str, Any]:
-    """Name, memory, rates and presence of a target; None where nothing is known.
+    """Name, memory, rates and presence of a target, and what part of a chip it is; None where nothing is known.
 
     Args:
       target: any target. Its compiler is not loaded.
     """
     found: dict[str, Any] = {
         "target": target.name,
+        "part": None,
+        "memory_bytes": None,
         "usable_bytes": None,
         "bytes_per_s": None,
         "matrix_flops": None,
@@ -30,5 +32,6 @@ def row(target: Target) -> dict[str, Any]:
         facts = target.facts
     except ExlaError:  # "gpu" or "tpu", and none is attached
         return {**found, "install": target.install()}
-    rates = {name: getattr(facts, name) for name in ("bytes_per_s", "matrix_flops", "vector_flops")}
-    return {**found, **rates, "usable_bytes": target.usable_bytes(), "install": target.install()}
+    numbers = ("part", "memory_bytes", "bytes_per_s", "matrix_flops", "vector_flops")
+    known = {name: getattr(facts, name) for name in numbers}
+    return {**found, **known, "usable_bytes": target.usable_bytes(), "install": target.install()}

@@ -193,8 +193,18 @@ def test_the_command_lists_them_all(capsys):
     assert set(rows) == set(TARGETS)
     assert rows["cpu"]["attached"] and rows["gpu:h200"]["usable_bytes"] > 100e9
     assert rows["tpu:v5e"]["bytes_per_s"] == 819e9
+    assert rows["tpu:v4"]["part"] and rows["tpu:v5e"]["part"] is None is rows["cpu"]["memory_bytes"]
+    assert rows["gpu:h200"]["memory_bytes"] > rows["gpu:h200"]["usable_bytes"]
+
+
+@pytest.mark.parametrize(("share", "said"), [("", "75%"), ("0.9", "90%"), ("1", "")])
+def test_the_list_says_what_its_numbers_are_of(share, said, capsys, monkeypatch):
+    monkeypatch.setattr(accelerator, "_attached", lambda platform: [])
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", share)
     assert main(["targets"]) == 0
-    assert "tpu:v6e" in capsys.readouterr().out
+    table, _, below = capsys.readouterr().out.partition("memory: what a program may use")
+    assert "tpu:v6e" in table and "tpu:v4: one of a chip's two cores" in below and "tpu:v5e" not in below
+    assert f"of a GPU the {said} of it that JAX's allocator takes" in below if said else "of a GPU" not in below
 
 
 def test_the_fingerprint_is_the_same_in_another_process():
