@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from exla.errors import PlanError
-from exla.executable import Executable, read_executable, with_executable, write_executable
+from exla.executable import Executable, file_of, read_executable, with_executable, write_executable
 from exla.observe import Made
 from exla.options import Options
 from exla.passes.decisions import Decision, from_json
@@ -112,13 +112,16 @@ def save(compiled: Compiled, path: str | os.PathLike[str], *, executable: bool =
     save_made(compiled.planned.made(), path, executable=executable)
 
 
-def save_made(made: Made, path: str | os.PathLike[str], *, executable: bool = False) -> None:
+def save_made(made: Made, path: str | os.PathLike[str], *, executable: bool = False) -> Mapping[str, Path]:
     """Write a plan that was announced (`exla.observe`); only that of a call can be loaded, not a derived one.
 
     Args:
       made: the plan.
       path: the file, which is written whole or not at all.
       executable: as for `save`.
+
+    Returns:
+      What was written: the file of the "plan", and of the "executable" where there is one.
 
     Raises:
       ExlaError: as `save`.
@@ -140,6 +143,7 @@ def save_made(made: Made, path: str | os.PathLike[str], *, executable: bool = Fa
         hlo_hash=hlo_hash(choice.compiled.as_text()),
         **beside,
     )
+    return {"plan": file, **({"executable": file_of(file)} if executable else {})}
 
 
 def read_plan(path: str | os.PathLike[str], *, trusted: bool = False) -> SavedPlan:

@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from exla.commands.failure import UsageError
 from exla.commands.flags import PROGRAM, add_program_arguments
@@ -38,26 +39,27 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
 
     def report(made: Sequence[Made]) -> None:
-        print_plans(arguments, made, str)
-        for number, one in enumerate(made, 1):
-            _keep(arguments, one, number if len(made) > 1 else None)
+        def kept(number: int, one: Made) -> dict[str, Any]:
+            return {"files": _keep(arguments, one, number if len(made) > 1 else None)}
+
+        print_plans(arguments, made, str, kept)
 
     return plan_and_report(arguments, report)
 
 
-def _keep(arguments: argparse.Namespace, made: Made, number: int | None) -> None:
+def _keep(arguments: argparse.Namespace, made: Made, number: int | None) -> dict[str, str]:
+    """Write what was asked for, and say where: "hlo", "plan" and "executable" -> file."""
+    files: dict[str, Path] = {}
     if arguments.hlo is not None:
-        path = _numbered(arguments.hlo, number)
-        path.write_text(made.choice.compiled.as_text(), encoding="utf-8")
-        print(f"exla: wrote {path}", file=sys.stderr)
-    if arguments.out is None:
-        return
-    if made.derived:
+        files["hlo"] = _numbered(arguments.hlo, number)
+        files["hlo"].write_text(made.choice.compiled.as_text(), encoding="utf-8")
+    if arguments.out is not None and made.derived:
         print(f"exla: {number or 1}. {made.function} is not kept: a transformation made it", file=sys.stderr)
-        return
-    path = _numbered(arguments.out, number)
-    save_made(made, path, executable=arguments.executable)
-    print(f"exla: saved {path}", file=sys.stderr)
+    elif arguments.out is not None:
+        files.update(save_made(made, _numbered(arguments.out, number), executable=arguments.executable))
+    for kind, path in files.items():
+        print(f"exla: saved {path} ({kind})", file=sys.stderr)
+    return {kind: str(path) for kind, path in files.items()}
 
 
 def _numbered(path: Path, number: int | None) -> Path:

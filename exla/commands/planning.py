@@ -13,7 +13,7 @@ import runpy
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,28 @@ def tell(error: BaseException, arguments: argparse.Namespace) -> int:
     )
 
 
-def print_plans(arguments: argparse.Namespace, made: Sequence[Made], text: Callable[[Plan], str]) -> None:
-    """Print plans, as JSON or as a text of each, under the signature where they are a script's."""
+def print_plans(
+    arguments: argparse.Namespace,
+    made: Sequence[Made],
+    text: Callable[[Plan], str],
+    kept: Callable[[int, Made], Mapping[str, Any]] = lambda number, made: {},
+) -> None:
+    """Print plans, as JSON or as a text of each, under the signature where they are a script's.
+
+    Args:
+      arguments: those of `exla.commands.flags`.
+      made: the plans.
+      text: of one plan.
+      kept: keeps the plan of a number, and returns what its line of JSON says of that.
+    """
     for number, one in enumerate(made, 1):
         plan = make_plan(one.call.program, one.choice)
         if arguments.json:
-            print(json.dumps(row(one, plan)))
+            print(json.dumps({**row(one, plan), **kept(number, one)}))
             continue
         print_title(arguments, number, one)
         print(text(plan))
+        kept(number, one)
 
 
 def print_title(arguments: argparse.Namespace, number: int, made: Made) -> None:

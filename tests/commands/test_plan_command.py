@@ -147,11 +147,16 @@ def test_compile_keeps_the_plan_and_the_code(folder, exla_command):
     assert hlo_hash((folder / "smooth.hlo").read_text()) == saved["hlo_hash"] == hlo_hash(loaded.as_text())
 
 
-def test_compile_keeps_the_executable_where_asked(folder, exla_command):
+def test_compile_keeps_the_executable_where_asked_and_names_it(folder, exla_command, exla_json):
     command = ("compile", "kernels:smooth", *SMALL, "--executable")
     code, _, err = exla_command(*command)
     assert code == 2 and "--out FILE" in err
-    assert exla_command(*command, "--out", "plan.json")[0] == 0
+    code, _, err = exla_command(*command, "--out", "plan.json")
+    assert code == 0 and err == "exla: saved plan.json (plan)\nexla: saved plan.json.executable (executable)\n"
+    assert (folder / "plan.json.executable").is_file()
+    code, (row,) = exla_json(*command, "--out", "plan.json", "--hlo", "code.hlo")
+    files = {"hlo": "code.hlo", "plan": "plan.json", "executable": "plan.json.executable"}
+    assert code == 0 and row["files"] == files and row["function"] == "smooth"
     arguments = [jnp.ones(s) for s in ((400, 3), (300, 3), 300)]
     loaded = exla.load("plan.json", sys.modules["kernels"].smooth, arguments, executable=True)
     assert loaded.plan.source == "executable"
@@ -213,7 +218,7 @@ def test_flags_are_a_scripts_defaults_and_are_gone_afterwards(script, exla_json)
 
 def test_compile_of_a_script_numbers_the_files(script, folder, exla_command):
     code, _, err = exla_command("compile", script, "--out", "plan.json", "--hlo", "code.hlo")
-    assert code == 0 and "saved plan-1.json" in err
+    assert code == 0 and "saved plan-1.json" in err and "saved code-2.hlo (hlo)" in err
     assert {p.name for p in folder.iterdir()} >= {"plan-1.json", "plan-2.json", "code-1.hlo", "code-2.hlo"}
     assert exla.load("plan-2.json", sys.modules["kernels"].twice, [jnp.ones(7)]).plan.untouched
 
