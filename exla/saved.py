@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,16 @@ from exla.passes.decisions import Decision, from_json
 from exla.planned import Compiled
 from exla.search.choice import Call, Choice, describe
 from exla.search.driver import follow
-from exla.search.plan_file import FORMAT, KEPT, write_plan
+from exla.search.plan_file import FORMAT, KEPT, weak_types, write_plan
 from exla.targets.base import Target
 from exla.targets.hlo_text import hlo_hash
 
 MUST_AGREE = ("program", "arguments")
 """Parts of a plan's origin without which its decisions mean nothing."""
+MOST_NAMED = 3
+"""Arguments that an error names."""
+MOST_SHOWN = 200
+"""Characters of one, or of all where they cannot be told one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,7 @@ class SavedPlan:
       decisions: what to replay.
       options: exla's options under which it was made.
       origin: what it was made for, by name: program, arguments, target, device, versions.
+      weak_types: which inputs of the program were weakly typed; None where the plan does not say.
       hlo_hash: of the optimised HLO, without source lines.
       path: where it was read.
       executable: what it says of the executable beside it; None where it was saved without.
@@ -50,6 +55,7 @@ class SavedPlan:
     decisions: tuple[Decision, ...]
     options: Mapping[str, Any]
     origin: Mapping[str, str]
+    weak_types: Sequence[int] | None
     hlo_hash: str
     path: str
     executable: Executable | None = None
@@ -80,16 +86,35 @@ class SavedPlan:
           PlanError: if it is of other arguments or another program.
         """
         found = describe(call, target)
-        if self.origin["arguments"] != found["arguments"]:
-            raise PlanError(
-                f"{self.path} was made for other arguments: {self.origin['arguments'][:200]} there, "
-                f"{found['arguments'][:200]} here; plan anew with exla.compile"
-            )
-        if self.origin["program"] != found["program"]:
+        if any(self.origin[name] != found[name] for name in MUST_AGREE):
+            differs = self._other_arguments(call, found["arguments"])
+            if differs:
+                raise PlanError(f"{self.path} was made for other arguments: {differs}; plan anew with exla.compile")
             raise PlanError(
                 f"{self.path} was made for another program: its equations are not those of this function; plan anew "
                 "with exla.compile"
             )
+
+    def _other_arguments(self, call: Call, here: str) -> str:
+        """Which arguments differ, counted from 0 as they are flattened, and how; "" where none does."""
+        there, now, first = self.origin["arguments"], weak_types(call), len(call.program.consts)
+        before, after = _types(there, now if self.weak_types is None else self.weak_types), _types(here, now)
+        pairs = zip(before, after, strict=True) if len(before) == len(after) == len(call.program.invars) else ()
+        differ = [
+            f"{'argument' if k >= first else 'constant'} {k - first if k >= first else k} is {a} there, {b} here"
+            for k, (a, b) in enumerate(pairs)
+            if a != b
+        ]
+        if not differ and there != here:
+            return f"{there[:MOST_SHOWN]} there, {here[:MOST_SHOWN]} here"
+        more = [f"and {len(differ) - MOST_NAMED} more"] if differ[MOST_NAMED:] else []
+        return "; ".join([*differ[:MOST_NAMED], *more])
+
+
+def _types(arguments: str, weak: Sequence[int]) -> list[str]:
+    """The type of each argument in a description of all, with what that does not say."""
+    types = [t[:MOST_SHOWN] for t in arguments.partition(" donated ")[0].split(" ")]
+    return [f"{t} (weakly typed, as Python numbers are)" if k in weak else t for k, t in enumerate(types)]
 
 
 def save(compiled: Compiled, path: str | os.PathLike[str], *, executable: bool = False) -> None:
@@ -176,10 +201,12 @@ def read_plan(path: str | os.PathLike[str], *, trusted: bool = False) -> SavedPl
         replayed = tuple(from_json(d) for d in decisions)
     except ValueError as error:
         raise PlanError(f"{path} holds what is no decision: {error}") from error
+    weak = row.get("weak_types")
     return SavedPlan(
         decisions=replayed,
         options=options,
         origin=origin,
+        weak_types=weak if isinstance(weak, list) and all(type(k) is int for k in weak) else None,
         hlo_hash=str(row.get("hlo_hash", "")),
         path=str(path),
         executable=read_executable(row.get("executable")),

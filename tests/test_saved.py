@@ -64,6 +64,54 @@ def test_a_plan_of_another_program_or_other_arguments_is_refused(saved):
         exla.load(saved, kernel_product, (x, y[:-1], v[:-1]))
 
 
+X, Y = np.ones(3, "float32"), np.ones(3, "bfloat16")
+F, N, WEAK = np.float32(1), np.int32(1), "float32[] (weakly typed, as Python numbers are)"
+OTHERS = {
+    "one": ((X, F), (np.ones(4, "float32"), F), "argument 0 is float32[3] there, float32[4] here;"),
+    "a type": ((X, F), (X, N), "argument 1 is float32[] there, int32[] here; plan anew"),
+    "weak here": ((Y, F), (Y, 0.5), f"argument 1 is float32[] there, {WEAK} here;"),
+    "weak there": ((Y, 0.5), (Y, F), f"argument 1 is {WEAK} there, float32[] here;"),
+    "two": (
+        (X, F),
+        (X[:2], N),
+        "argument 0 is float32[3] there, float32[2] here; argument 1 is float32[] there, int32",
+    ),
+    "how many": (([X, X], F), ([X], F), "float32[3] float32[3] float32[] donated () there, float32[3] float32[] donat"),
+    "many": (([X] * 5, F), ([X[:2]] * 5, F), "argument 2 is float32[3] there, float32[2] here; and 2 more;"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_plan_of_other_arguments_names_those_that_differ(case, tmp_path):
+    table = np.arange(3.0, dtype="float32")  # a constant of the program
+
+    def scaled(values, scale):
+        return jax.tree.map(lambda x: x * scale + table[0], values)
+
+    made_for, given, said = OTHERS[case]
+    exla.save(exla.compile(scaled, made_for, search="off"), tmp_path / "plan.json")
+    with pytest.raises(exla.PlanError, match="was made for other arguments: ") as refused:
+        exla.load(tmp_path / "plan.json", scaled, given)
+    assert said in str(refused.value)
+    assert exla.load(tmp_path / "plan.json", scaled, made_for).plan.untouched
+
+
+def test_a_plan_that_does_not_say_which_arguments_are_weak_is_of_another_program(tmp_path):
+    path = tmp_path / "plan.json"
+    exla.save(exla.compile(lambda x, y: x * y, (Y, F), search="off"), path)
+    row = json.loads(path.read_text())
+    del row["weak_types"]  # as version 0.1.0 wrote it
+    path.write_text(json.dumps(row))
+    with pytest.raises(exla.PlanError, match="another program"):
+        exla.load(path, lambda x, y: x * y, (Y, 0.5))
+    assert exla.load(path, lambda x, y: x * y, (Y, F)).plan.untouched
+
+
+def test_weak_types_that_change_no_equation_are_no_reason_to_refuse(tmp_path):
+    exla.save(exla.compile(lambda x: x * 2, (F,), search="off"), tmp_path / "plan.json")
+    assert exla.load(tmp_path / "plan.json", lambda x: x * 2, (0.5,)).plan.untouched
+
+
 def test_a_plan_is_counted_again_under_the_limit_of_the_one_who_loads(saved):
     with pytest.raises(exla.MemoryLimitError) as caught:
         exla.load(saved, kernel_product, points(), memory_limit="8KiB")

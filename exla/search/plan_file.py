@@ -50,11 +50,17 @@ def write_plan(
         "exla_plan": FORMAT,
         "exla_version": __version__,
         "origin": describe(call, target),
+        "weak_types": weak_types(call),
         "options": {**kept, "target": target.name, "memory_limit": limit_bytes},
         "decisions": [to_json(d) for d in decisions],
         **found,
     }
     write_whole(path, f"{json.dumps(row, indent=1)}\n".encode())
+
+
+def weak_types(call: Call) -> list[int]:
+    """Which inputs of a call's program are weakly typed, as Python's numbers are: its description does not say."""
+    return [k for k, v in enumerate(call.program.invars) if getattr(v.aval, "weak_type", False)]
 
 
 def write_whole(path: Path, data: bytes) -> None:
