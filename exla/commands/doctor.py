@@ -1,6 +1,7 @@
 """Look at what is installed, which devices and compilers work, and what is misconfigured.
 
-Devices and compilers are tried, each in a process of its own, which takes some seconds. Nothing is changed.
+Devices and compilers are tried, each in a process of its own, which takes some seconds. Nothing is changed; a file
+is made where records are kept, and removed.
 
 Exit codes: 0 all is well, 1 something has to be mended. An extra that is not installed is no fault.
 """

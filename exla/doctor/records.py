@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,15 +46,20 @@ def tuning_records() -> Sequence[Finding]:
 
 
 def _unwritable(folder: Path) -> str | None:
-    """Why a folder cannot be written or made; None where it can."""
+    """Why a folder cannot be written or made; None where it can.
+
+    A file is made in the nearest folder that exists, and removed: by permissions alone, root may write anywhere.
+    """
     nearest = folder
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir():
         return f"{nearest} is no folder"
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        return f"no permission to write in {nearest}"
-    return None
+    try:
+        with tempfile.NamedTemporaryFile(dir=nearest, prefix=".exla-"):
+            return None
+    except OSError as error:
+        return f"no file can be made in {nearest} ({error.strerror or error})"
 
 
 def _is_locked(lock: Path) -> bool:

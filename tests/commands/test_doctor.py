@@ -167,6 +167,16 @@ def test_a_folder_for_records_that_cannot_be_written_is_a_problem(use, status, t
     assert found.status == status and "is no folder" in found.found
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no folder that takes no file of root's either")
+def test_a_folder_is_tried_by_writing_a_file_as_root_may_do_all_by_its_permissions(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXLA_RECORDS_DIR", "/proc/records")
+    (found,) = tuning_records()
+    assert found.status == PROBLEM and "/proc/records cannot be written: no file can be made in /proc (" in found.found
+    monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path / "deep" / "records"))
+    assert tuning_records()[0].status == OK
+    assert "deep" not in os.listdir(tmp_path) and not [n for n in os.listdir(tmp_path) if n.startswith(".exla-")]
+
+
 @pytest.mark.parametrize(
     "code, why",
     [
