@@ -54,7 +54,7 @@ def test_ls_has_one_row_for_each_key(folder, capsys):
     code, out, _ = call(capsys, "ls")
     assert code == 0 and "4 records of 2 keys" in out
     assert all(
-        text in out for text in ("tpu:v5e", "smooth.py:5", "2 ok, 1 oom", "0.25 s", "512.0 KiB", row["name"][:12])
+        text in out for text in ("tpu:v5e", "smooth.py:5", "2 ok", "1 oom", "0.25 s", "512.0 KiB", row["name"][:12])
     )
 
 
@@ -193,5 +193,22 @@ def test_a_search_says_for_people_what_it_was_about(capsys):
     exla.jit(outer_sum, memory_limit="12KiB").plan(jnp.ones(64))
     (row,) = listed(capsys).values()
     assert row["about"]["target"] == "cpu" and row["about"]["device"] and "outer_sum" in row["about"]["source"]
+    assert row["about"]["arguments"] == "f32[64]" and row["about"]["options"] == "default"
     out = call(capsys, "show", row["name"])[1]
     assert "split axis" in out.replace("\n", "")
+
+
+def test_ls_says_what_tells_keys_of_a_program_and_records_of_a_key_apart(capsys):
+    def outer_sum(a):
+        return jnp.sum(jnp.exp(a[:, None] - a[None]), axis=1)
+
+    for options in ({}, {"numerics": "exact"}):
+        exla.jit(outer_sum, memory_limit="12KiB", **options).plan(jnp.ones(64))
+    found = [json.loads(line) for line in call(capsys, "ls", "--json")[1].splitlines()]
+    assert {row["about"]["options"] for row in found} == {"default", "numerics='exact'"}
+    assert all(row["searches"]["jax.jit"] >= 1 <= row["searches"]["analytic"] for row in found)
+    options = {option for row in found for option in row["compile_options"]}
+    assert any(option.startswith("xla_cpu_experimental_ynn_fusion_type=") for option in options)
+    out = call(capsys, "ls")[1]
+    assert "numerics='exact'" in out and "1 jax.jit" in out and "1 o1" in out
+    assert all(f": {option}\n" in out for option in options)

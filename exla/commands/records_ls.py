@@ -1,8 +1,11 @@
 """List the tuning records, one row for each key: what was compiled for what, with which outcomes.
 
+Keys of one program differ in the arguments, the options of exla.jit that are not the default, the target, the device or
+the limit. The records of one key differ in outcome, in the search that made them and in the compile options of their
+candidates: each is listed with how many have it, compile options by a number that is explained below the table.
 `compiled` is the least that a candidate takes by the compiler's word, of those that obeyed the limit where any did.
-Target, device and source are known of records that say them; a key itself holds only hashes. `exla records show KEY`
-lists the candidates of one key.
+A key itself holds only hashes: what is said in words is known of records that say it. `exla records show KEY` lists the
+candidates of one key.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +24,8 @@ from exla.report.records import Row, printable, rows
 from exla.search.record import STATUSES
 from exla.units import format_bytes
 
-COLUMNS = ("key", "program", "source", "target", "device", "limit", "records", "outcomes", "best run", "compiled")
+ABOUT = ("source", "arguments", "options", "target", "device")
+COLUMNS = ("key", "program", *ABOUT, "limit", "outcomes", "by", "compile options", "best run", "compiled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
         table = Table(title=f"{count} of {counted(len(found), 'key')} in {store.directory}", title_justify="left")
         for column in COLUMNS:
             table.add_column(column, no_wrap=column in ("key", "program"), overflow="fold")
+        numbers = {option: f"o{k}" for k, option in enumerate(_compile_options(found), 1)}
         for row in found:
-            table.add_row(*map(Text, _cells(row)))
+            table.add_row(*map(Text, _cells(row, numbers)))
         print_table(table)
+        for option, number in numbers.items():
+            print(f"{number}: {printable(option)}")
     if report.bad:
         print(
             f"exla records: {counted(len(report.bad), 'line')} no record; `exla records verify` says which",
@@ -61,14 +70,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _cells(row: Row) -> list[str]:
+def _counts(found: Counter[str]) -> str:
+    return "\n".join(f"{count:,} {printable(what, 40)}" for what, count in found.most_common())
+
+
+def _compile_options(found: Sequence[Row]) -> list[str]:
+    """All compile options of some rows, those of most records first."""
+    return [option for option, _ in sum((row.compile_options for row in found), Counter()).most_common()]
+
+
+def _cells(row: Row, numbers: Mapping[str, str]) -> list[str]:
     return [
         row.name[:12],
         printable(row.key.get("program", ""))[:8],
-        *(printable(row.about.get(name, "")) for name in ("source", "target", "device")),
+        *(printable(row.about.get(name, "")) for name in ABOUT),
         "" if row.limit_bytes is None else format_bytes(row.limit_bytes),
-        f"{len(row.records):,}",
-        ", ".join(f"{count:,} {status}" for status, count in row.statuses.most_common()),
+        *map(_counts, (row.statuses, row.searches)),
+        _counts(Counter({numbers[option]: count for option, count in row.compile_options.items()})),
         "" if row.best_run_s is None else f"{row.best_run_s:.4g} s",
         "" if row.compiled_bytes is None else format_bytes(row.compiled_bytes),
     ]

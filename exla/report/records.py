@@ -43,6 +43,17 @@ class Row:
         return Counter(r.status for r in self.records)
 
     @property
+    def searches(self) -> Counter[str]:
+        """Search -> how many records it made; "jax.jit" where the program is as that compiles it."""
+        return Counter("jax.jit" if r.is_default else r.strategy for r in self.records)
+
+    @property
+    def compile_options(self) -> Counter[str]:
+        """Compile option with its value -> how many records have it."""
+        decisions = (d for r in self.records for d in r.decisions if d.get("kind") == "CompileOption")
+        return Counter(f"{d.get('name')}={d.get('value')!r}" for d in decisions)
+
+    @property
     def best_run_s(self) -> float | None:
         """The shortest run."""
         return min((r.run_s for r in self.records if r.run_s is not None), default=None)
@@ -66,6 +77,8 @@ class Row:
             "about": dict(self.about),
             "records": len(self.records),
             "statuses": dict(self.statuses),
+            "searches": dict(self.searches),
+            "compile_options": dict(self.compile_options),
             "best_run_s": self.best_run_s,
             "compiled_bytes": self.compiled_bytes,
             "limit_bytes": self.limit_bytes,

@@ -37,6 +37,9 @@ from exla.targets.base import Target, compile_for, place
 from exla.targets.hlo_text import Collectives, collectives
 from exla.targets.machine import ANY_WORK, Machine, Work
 
+MOST_SAID = 200
+"""Characters of what a record says for people, of arguments and of options."""
+
 
 @dataclass
 class Attempt:
@@ -360,7 +363,24 @@ class Attempt:
         """What the hashes of the key stand for, for people."""
         program, known = self.call.program, self.target.fingerprint()
         source = program.source(len(program.eqns) - 1).rpartition("/")[2] if program.eqns else ""
-        return {"source": source, "target": self.target.name, "device": known.get("device", "")}
+        arguments = " ".join(v.aval.str_short(short_dtypes=True) for v in program.invars[len(program.consts) :])
+        return {
+            "source": source,
+            "target": self.target.name,
+            "device": known.get("device", ""),
+            "arguments": arguments if len(arguments) <= MOST_SAID else f"{arguments[:MOST_SAID]}…",
+            "options": self._options_in_words(),
+        }
+
+    def _options_in_words(self) -> str:
+        """What of the options is in the key and not as it is by default."""
+        names = ("numerics", "tensor_size_threshold", "tensor_split_size", "rules")
+        said: dict[str, Any] = {name: getattr(self.options, name) for name in names}
+        said |= {"search": "off"} if self.options.search == "off" else {}
+        said = {name: value for name, value in said.items() if value != getattr(Options(), name)}
+        said |= {"compiler_options": dict(self.call.compiler_options)} if self.call.compiler_options else {}
+        inside = ["inside another program"] if self.call.inline else []
+        return ", ".join([*(f"{name}={value!r}" for name, value in said.items()), *inside])[:MOST_SAID] or "default"
 
     @cached_property
     def wrong(self) -> Wrong:

@@ -39,7 +39,8 @@ class Record:
       is_default: whether this is the program as jax.jit compiles it.
       strategy: the search that proposed it.
       seed: its random seed.
-      about: what the hashes of the key stand for, in words, for people: "target", "device", "source". Never compared.
+      about: what the hashes of the key stand for, in words, for people: "target", "device", "source",
+        "arguments", "options" (those that are not the default). Never compared.
       schema_version: of the line.
       extra: fields that this version does not know.
     """
