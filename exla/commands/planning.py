@@ -162,7 +162,10 @@ def _of_script(
     if failure is not None:
         return tell(failure, arguments)
     if not heard:
-        raise ExlaError(f"{path} planned nothing: no function of exla.jit was called in it")
+        raise ExlaError(
+            f"{path} planned nothing: no function of exla.jit was called in it, or under transformations alone, "
+            "such as jax.grad, of which what fits with everything stored is left to jax.jit"
+        )
     return 0
 
 

@@ -100,6 +100,7 @@ FAILS = {
     "script.py --memory-limit 3parsecs": (2, "unknown unit"),
     "nowhere.py": (2, "no script 'nowhere.py'"),
     "quiet.py": (1, "planned nothing"),
+    "graded.py": (1, "such as jax.grad, of which what fits with everything stored is left to jax.jit"),
 }
 
 
@@ -108,6 +109,7 @@ def test_errors_are_one_message_with_the_users_line_and_an_exit_code(words, fold
     (folder / "broken.py").write_text("import json\njson.loads('{')\n")
     (folder / "unreadable.py").write_text("def f(:\n")
     (folder / "quiet.py").write_text("print('nothing to plan')\n")
+    (folder / "graded.py").write_text("import jax, kernels\njax.grad(lambda x: kernels.twice(x))(1.0)\n")
     (folder / "script.py").write_text("import kernels\n")
     code, _, err = exla_command("plan", *words.split(" "))
     assert code == FAILS[words][0] and FAILS[words][1] in err and "Traceback" not in err, err
