@@ -36,7 +36,7 @@ from exla.datasets.profiling.campaign import Instance, family_of
 from exla.datasets.profiling.prepare import Prepared, prepare
 from exla.datasets.profiling.zoo.programs import ZOO
 from exla.ir.memory import Peak
-from exla.search.cost import projected
+from exla.search.cost import projected, work_of
 from exla.search.strategy import STRATEGIES
 from exla.targets.base import CompiledBytes, compile_for, find_target
 from exla.units import format_bytes
@@ -98,7 +98,8 @@ def _plain(prepared: Prepared) -> dict[str, Any]:
     peak = attempt.floor
     flat, tree = jax.tree.flatten(prepared.arguments)
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat]
-    options = attempt.option_sets(attempt.call.program)[-1]
+    target = attempt.target  # no limit is told: some compilers make another program for one
+    options = target.option_sets(work_of(attempt.call.program, target.machine()), target.usable_bytes())[-1]
     try:
         compiled = compile_for(
             attempt.target,
