@@ -7,7 +7,8 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
   reduction along a long axis. Expensive values that two fusions read are stored, and so is what would be computed once
   for every place that it is broadcast to, or in too many places, or joined of several values in more than one.
 * XLA:GPU computes an element-wise value again for every fusion that reads it, unless it is expensive or put together of
-  several (`STORED_ONCE`); TPUs' compiler unless it is put together. What is broadcast to more places is stored before.
+  several (`STORED_ONCE`); TPUs' compiler unless it slices it (`exla.ir.sliced`), and what it puts together it stores
+  before. So it is with what is broadcast to more places.
 * XLA:GPU does the same with gathers, and with reductions that are too short for a kernel of their own.
 * TPUs compute a matrix product inside the one fusion that reads it, be it another product; and random bits like any
   element-wise value.
@@ -29,6 +30,7 @@ from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, 
 from exla.ir.products import is_exact, is_outer, is_vectors
 from exla.ir.program import Program, variables
 from exla.ir.siblings import are_siblings
+from exla.ir.sliced import is_sliced_of_stored
 from exla.ir.softmaxes import is_shifted
 from exla.ir.storing import Storing
 from exla.ir.turned import is_met_turned
@@ -42,6 +44,8 @@ STORED_ONCE = TRANSCENDENTAL | named("sqrt pad concatenate stack")
 FUSED = FUSIBLE | named("stack split bitcast_convert_type")
 JOINED = named("concatenate stack pad")
 """What XLA:CPU computes in one place of one fusion only (`ElementalIrEmitter::OpInvalidatesCache`)."""
+CONCATENATED = named("concatenate stack")
+"""What TPUs' compiler computes again for every reader, from operands that it stores."""
 JOINING = named("concatenate stack pad gather")
 """What makes a larger value of its operands and reads each of their elements once."""
 EXPENSIVE = TRANSCENDENTAL | REDUCERS | named("sqrt div gather")
@@ -58,8 +62,6 @@ MANY = -1
 Places = Mapping[int, int]
 """The equations that read a value elsewhere than they are computed themselves, and how often: a key for each fusion and
 equation in it, `fusion * count + equation`."""
-
-
 NOWHERE: Places = {}
 
 
@@ -210,7 +212,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
             inside = found if moved is None or (name in ELEMENTWISE and not is_spread) else moved
             known = places.get(operand, inside)
             places[operand] = inside if known == inside else {**known, **inside}
-            if not takes or (storing.joins and _is_gathered(program, operand, eqn)):
+            if not takes:
                 barred.add(operand)
                 continue
             taken.add(operand)
@@ -265,7 +267,7 @@ def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, stori
     if storing.joins and name == "sub" and is_shifted(program, eqn):
         return False
     if name in FUSED or is_outer(eqn):
-        return home != MANY or name not in (JOINED if storing.joins else STORED_ONCE)
+        return home != MANY or storing.joins or name not in STORED_ONCE
     if name == "dot_general":
         return home != MANY and (_is_joined(program, eqn, home) if storing.joins else is_sum(eqn))
     if name == "random_bits":
@@ -280,6 +282,8 @@ def _takes(program: Program, eqn: Any, storing: Storing) -> bool:
     name = eqn.primitive.name
     if storing.copies:
         return name in FUSED or name == "gather" or is_outer(eqn) or _reduces(program, eqn, storing)
+    if storing.joins and (name in CONCATENATED or is_sliced_of_stored(program, eqn)):
+        return False
     if name in FUSED or name in REDUCERS or is_outer(eqn):
         return True
     if name == "dot_general":
@@ -369,13 +373,6 @@ def _is_short(eqn: Any) -> bool:
     reduced = math.prod(shape[axis] for axis in axes)
     is_row = len(shape) - 1 in axes
     return reduced < WARP and not (is_row and WARP % max(reduced, 1) == 0)
-
-
-def _is_gathered(program: Program, var: Any, user: Any) -> bool:
-    """Whether a product reads what was put together of several values, which TPUs do before."""
-    position = program.producers.get(var)
-    is_concatenated = position is not None and program.eqns[position].primitive.name == "concatenate"
-    return is_concatenated and user.primitive.name == "dot_general"
 
 
 def _repeated(program: Program, var: Any, user: Any) -> Any:

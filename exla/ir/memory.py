@@ -30,6 +30,7 @@ from exla.ir.fusing import Fused, fused
 from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
 from exla.ir.program import Program, body_program, value_bytes, variables
+from exla.ir.sliced import is_sliced
 from exla.ir.split_products import padded_depth
 from exla.ir.states import LOOPS, first_of_state, renewed, uncopied
 from exla.ir.storing import Storing, stored_bytes
@@ -291,6 +292,8 @@ def _reused(
     if not storing.recomputes and not storing.copies:
         return min(sum(live[v] for v in dying), sum(made.values()))
     if eqn.primitive.name not in ELEMENTWISE or any(_is_cut(program, v, storing) for v in made):
+        return 0
+    if storing.joins and any(is_sliced(program, v) for v in made):
         return 0
     if storing.cutting is not None and any(is_normalised(program, program.producers[v]) for v in made):
         return 0

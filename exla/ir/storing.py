@@ -18,6 +18,7 @@ from exla.ir.code import CodeCosts
 from exla.ir.primitives import ELEMENTWISE, SCATTERS, VIEWS, named
 from exla.ir.products import is_exact, is_vectors
 from exla.ir.program import Program, value_bytes
+from exla.ir.sliced import skips
 from exla.ir.split_products import Cutting
 from exla.ir.tiles import padded_bytes
 
@@ -31,6 +32,8 @@ What is gathered of a small table lies so all the same (`_gathers_on_chip`), and
 SHORT_ROW = 32
 """Numbers; to pad less to whole lanes, other axes are laid on them (`f32[5752000, 3]{0,1:T(4,128)}`)."""
 PRODUCTS = named("dot_general conv_general_dilated")
+HANDED_ON = VIEWS | named("transpose concatenate stack")
+"""What leaves numbers as they are on the way to a product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,7 @@ def _pinned(program: Program, var: Any, storing: Storing) -> str:
         return "rows"
     if any(_gathers_on_chip(eqn, storing) for eqn in made):
         return "rows"
-    if var not in program.outvars and at is not None and is_stacked(program, var):
+    if var not in program.outvars and at is not None and (is_stacked(program, var) or any(map(skips, users))):
         return "stacked"
     return ""
 
@@ -137,7 +140,7 @@ def _is_for_products(program: Program, var: Any) -> bool:
 
 
 def _is_for_product(program: Program, user: Any) -> bool:
-    if user.primitive.name in ("transpose", *VIEWS) or user.primitive.name in ELEMENTWISE:
+    if user.primitive.name in HANDED_ON or user.primitive.name in ELEMENTWISE:
         return _is_for_products(program, user.outvars[0])
     if user.primitive.name == "dot_general" and is_vectors(user):
         return False

@@ -237,6 +237,23 @@ def channel_weights(a, b, c):
     return jnp.sum(jax.nn.softmax(a[:, None] - b[None], axis=1) * c[None], axis=1)
 
 
+def neighbours(x):
+    """A TPU stores what it joins, and joins it again for every reader."""
+    before, after = jnp.concatenate([x[:1], x[:-1]]), jnp.concatenate([x[1:], x[-1:]])
+    return jnp.sum((before + after - 2 * x) ** 2, axis=1)
+
+
+def first_of_softmax(x, y):
+    """A TPU stores what it slices where another fusion reads all of it."""
+    return jax.nn.log_softmax(x @ y)[:, 0]
+
+
+def pairs(a, b):
+    """A TPU lays what it takes every other row of with its rows whole, and stores it."""
+    waves = jnp.exp(a[:, :, None] * b[:, None])
+    return jnp.sum(waves[::2] * waves[1::2], axis=2)
+
+
 N = 7001
 PROGRAMS = {
     "kernel_product": (kernel_product, ((N, 3), (N, 3), (N,))),
@@ -266,6 +283,9 @@ PROGRAMS = {
     "spectra": (spectra, ((65_536, 512),)),
     "symmetric": (symmetric, ((N, 64),)),
     "channel_weights": (channel_weights, ((2600, 16), (2600, 16), (2600, 16))),
+    "neighbours": (neighbours, ((N, N),)),
+    "first_of_softmax": (first_of_softmax, ((N, 32), (32, N))),
+    "pairs": (pairs, ((20_000, 64), (20_000, 32))),
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
 LIVE = {
@@ -273,6 +293,7 @@ LIVE = {
         *("kernel_product", "attention", "forces", "one_sided", "products", "lengths", "extremes", "halved"),
         *("normalised", "noisy", "rows", "columns", "short_rows", "whole_rows", "all_sums", "spectra"),
         *("symmetric", "channel_weights"),
+        *("neighbours", "first_of_softmax", "pairs"),
     ),
     "gpu:h200": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
