@@ -254,7 +254,9 @@ def _are_one(program: Program, positions: Iterable[int], storing: Storing) -> bo
     homes = [program.eqns[position] for position in positions]
     if storing.gathers and not all(e.primitive.name in REDUCERS and e.outvars[0].aval.shape for e in homes):
         return False
-    return not (storing.gathers and any(map(_is_short, homes))) and are_siblings(program, positions)
+    if storing.gathers and any(map(_is_short, homes)):
+        return False
+    return are_siblings(program, positions, any_axes=storing.joins)
 
 
 def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, storing: Storing) -> bool:

@@ -16,10 +16,16 @@ from exla.ir.products import axes_of, is_vectors
 from exla.ir.program import Program
 
 
-def are_siblings(program: Program, positions: Iterable[int]) -> bool:
-    """Whether the equations at some positions reduce the same indices, and none of them waits for another."""
+def are_siblings(program: Program, positions: Iterable[int], *, any_axes: bool = False) -> bool:
+    """Whether the equations at some positions reduce the same indices, and none of them waits for another.
+
+    Args:
+      program: the program.
+      positions: of the equations.
+      any_axes: whether they may sum over different axes of these indices, as on TPUs.
+    """
     found = list(positions)
-    loops = {_loop(program.eqns[position]) for position in found}
+    loops = {_loop(program.eqns[position], any_axes) for position in found}
     if len(loops) > 1 or None in loops:
         return False
     before = _ancestors(program)
@@ -27,13 +33,13 @@ def are_siblings(program: Program, positions: Iterable[int]) -> bool:
     return not any(before[position] & mask for position in found)
 
 
-def _loop(eqn: Any) -> tuple[Any, ...] | None:
+def _loop(eqn: Any, any_axes: bool) -> tuple[Any, ...] | None:
     """The shape that an equation reduces, and the axes; None where it is no reduction."""
     if eqn.primitive.name in REDUCERS:
-        return eqn.invars[0].aval.shape, tuple(eqn.params.get("axes", ()))
+        return eqn.invars[0].aval.shape, () if any_axes else tuple(eqn.params.get("axes", ()))
     if eqn.primitive.name == "dot_general" and is_vectors(eqn):
         larger = max((0, 1), key=lambda side: len(eqn.invars[side].aval.shape))
-        return eqn.invars[larger].aval.shape, tuple(axes_of(eqn, larger)[1])
+        return eqn.invars[larger].aval.shape, () if any_axes else tuple(axes_of(eqn, larger)[1])
     return None
 
 

@@ -254,6 +254,12 @@ def pairs(a, b):
     return jnp.sum(waves[::2] * waves[1::2], axis=2)
 
 
+def messages(x, w, u):
+    """A TPU computes a product once for sums over two of its axes."""
+    edges = jnp.tanh((x[:, None] * x[None]) @ w)
+    return jnp.sum(edges, axis=1), edges @ u
+
+
 N = 7001
 PROGRAMS = {
     "kernel_product": (kernel_product, ((N, 3), (N, 3), (N,))),
@@ -286,6 +292,7 @@ PROGRAMS = {
     "neighbours": (neighbours, ((N, N),)),
     "first_of_softmax": (first_of_softmax, ((N, 32), (32, N))),
     "pairs": (pairs, ((20_000, 64), (20_000, 32))),
+    "messages": (messages, ((1500, 16), (16, 32), (32,))),
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
 LIVE = {
@@ -294,6 +301,7 @@ LIVE = {
         *("normalised", "noisy", "rows", "columns", "short_rows", "whole_rows", "all_sums", "spectra"),
         *("symmetric", "channel_weights"),
         *("neighbours", "first_of_softmax", "pairs"),
+        "messages",
     ),
     "gpu:h200": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
