@@ -12,7 +12,8 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
 * XLA:GPU does the same with gathers, and with reductions that are too short for a kernel of their own.
 * TPUs compute a matrix product inside the one fusion that reads it, be it another product; and random bits like any
   element-wise value.
-* On both, reductions of one shape that do not wait for each other are one fusion (`exla.ir.siblings`).
+* On both, reductions of one shape that do not wait for each other are one fusion (`exla.ir.siblings`), and comparisons
+  that are counted are stored (`exla.ir.ties`).
 
 `fused` says which values are stored, and which of them every equation reads.
 """
@@ -33,6 +34,7 @@ from exla.ir.siblings import are_siblings
 from exla.ir.sliced import is_sliced_of_stored
 from exla.ir.softmaxes import is_shifted
 from exla.ir.storing import Storing
+from exla.ir.ties import is_counted
 from exla.ir.turned import is_met_turned
 
 WARP = 32
@@ -267,6 +269,8 @@ def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, stori
             return home != MANY
         return (home != MANY and not is_reused) or not _is_expensive(eqn)
     if storing.joins and name == "sub" and is_shifted(program, eqn):
+        return False
+    if home == MANY and is_counted(program, eqn):
         return False
     if name in FUSED or is_outer(eqn):
         return home != MANY or storing.joins or name not in STORED_ONCE

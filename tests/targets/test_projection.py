@@ -260,6 +260,16 @@ def messages(x, w, u):
     return jnp.sum(edges, axis=1), edges @ u
 
 
+def ties(x, y):
+    """Where the smallest are is stored when it is counted."""
+
+    def nearest(x):
+        squares = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
+        return jnp.sum(jnp.min(squares, axis=0)) + jnp.sum(jnp.min(squares, axis=1))
+
+    return jax.grad(nearest)(x)
+
+
 N = 7001
 PROGRAMS = {
     "kernel_product": (kernel_product, ((N, 3), (N, 3), (N,))),
@@ -293,6 +303,7 @@ PROGRAMS = {
     "first_of_softmax": (first_of_softmax, ((N, 32), (32, N))),
     "pairs": (pairs, ((20_000, 64), (20_000, 32))),
     "messages": (messages, ((1500, 16), (16, 32), (32,))),
+    "ties": (ties, ((12_000, 3), (12_000, 3))),
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
 LIVE = {
@@ -302,6 +313,7 @@ LIVE = {
         *("symmetric", "channel_weights"),
         *("neighbours", "first_of_softmax", "pairs"),
         "messages",
+        "ties",
     ),
     "gpu:h200": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
