@@ -293,9 +293,7 @@ def _takes(program: Program, eqn: Any, storing: Storing) -> bool:
     if name in FUSED or name in REDUCERS or is_outer(eqn):
         return True
     if name == "dot_general":
-        if storing.joins:
-            return not _is_complex(eqn)
-        return is_sum(eqn)
+        return storing.joins or is_sum(eqn)
     return storing.gathers and (name in SCATTERS or name == "gather")
 
 

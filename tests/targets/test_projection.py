@@ -260,6 +260,12 @@ def messages(x, w, u):
     return jnp.sum(edges, axis=1), edges @ u
 
 
+def phases(a, x):
+    """A TPU computes the operands of complex products where it multiplies them."""
+    waves = jnp.exp(1j * x) / (1 + x)
+    return jnp.abs(jnp.sum(waves * (jnp.conj(waves) @ a), axis=1))
+
+
 def ties(x, y):
     """Where the smallest are is stored when it is counted."""
 
@@ -303,6 +309,7 @@ PROGRAMS = {
     "first_of_softmax": (first_of_softmax, ((N, 32), (32, N))),
     "pairs": (pairs, ((20_000, 64), (20_000, 32))),
     "messages": (messages, ((1500, 16), (16, 32), (32,))),
+    "phases": (phases, ((32, 32), (650_000, 32))),
     "ties": (ties, ((12_000, 3), (12_000, 3))),
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
@@ -312,7 +319,7 @@ LIVE = {
         *("normalised", "noisy", "rows", "columns", "short_rows", "whole_rows", "all_sums", "spectra"),
         *("symmetric", "channel_weights"),
         *("neighbours", "first_of_softmax", "pairs"),
-        "messages",
+        *("messages", "phases"),
         "ties",
     ),
     "gpu:h200": (
