@@ -2,8 +2,8 @@
 
 XLA:CPU hands matrix products, sorts and Fourier transforms to libraries that allocate (`exla.scratch`), reduces long
 axes in passes by windows, and sums cumulatively in two. XLA:GPU lengthens the operands of products that it cuts. TPUs
-compute a product in more than default precision as a sum of several, sum cumulatively in rows, and transform real
-numbers as complex ones; and they copy what a loop reads or stacks row by row where arguments and results lie otherwise.
+sum cumulatively in rows, and transform real numbers as complex ones; and they copy what a loop reads or stacks row by
+row where arguments and results lie otherwise.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Any
 from exla import _compat
 from exla.ir.blocks import block_of
 from exla.ir.primitives import CUMULATIVE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
-from exla.ir.products import axes_of, is_exact, is_ordered, is_outer
+from exla.ir.products import axes_of, is_ordered, is_outer
 from exla.ir.program import Program, value_bytes, variables
 from exla.ir.split_products import padded_depth
 from exla.ir.storing import Storing, stacked_bytes
 from exla.ir.tiles import padded_bytes
 from exla.scratch import convolution_bytes, product_bytes, sort_bytes, transform_bytes
 
-PARTS = 3
-"""Results that TPUs store of a product in more than default precision, which is a sum of products of bfloat16."""
 IN_PASSES = WINDOWED | CUMULATIVE
 INDEX_BYTES = 4
 TURNING = VIEWS | {"transpose"}
@@ -64,8 +62,6 @@ def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Stor
         return _in_two_passes(eqn)
     if name != "dot_general":
         return 0
-    if storing.joins:
-        return (PARTS - 1) * sum(made.values()) if is_exact(eqn) else 0
     if not padded_depth(eqn, storing.cutting):
         return 0
     roots = {_root(program, v) for v in variables(eqn.invars)}

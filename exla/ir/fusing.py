@@ -10,7 +10,7 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
   several (`STORED_ONCE`); TPUs' compiler unless it slices it (`exla.ir.sliced`), and what it puts together it stores
   before. So it is with what is broadcast to more places.
 * XLA:GPU does the same with gathers, and with reductions that are too short for a kernel of their own.
-* TPUs compute a matrix product inside the one fusion that reads it, be it another product; and random bits like any
+* TPUs compute a matrix product inside the one fusion that reads it (`exla.ir.joined`); and random bits like any
   element-wise value.
 * On both, reductions of one shape that do not wait for each other are one fusion (`exla.ir.siblings`), and comparisons
   that are counted are stored (`exla.ir.ties`).
@@ -26,9 +26,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
+from exla.ir.asked import is_asked
 from exla.ir.blocks import block_of
+from exla.ir.joined import is_joined
 from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
-from exla.ir.products import is_exact, is_outer, is_vectors
+from exla.ir.products import is_outer, is_vectors
 from exla.ir.program import Program, variables
 from exla.ir.siblings import are_siblings
 from exla.ir.sliced import is_sliced_of_stored
@@ -181,18 +183,23 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         name = eqn.primitive.name
         made = [v for v in eqn.outvars if v in places or v in outputs]
         found = places.get(made[0], NOWHERE) if len(made) == 1 else _united([places[v] for v in made if v in places])
-        can_take = _takes(program, eqn, storing)
+        is_conditional = storing.joins and is_asked(program, eqn)
+        can_take = not is_conditional and _takes(program, eqn, storing)
         can_fold = copies or storing.gathers
-        is_view = name in VIEWS or (can_fold and name == "transpose" and _is_folded(program, made, outputs, storing))
+        is_view = name in VIEWS and not is_conditional
+        is_view |= can_fold and name == "transpose" and _is_folded(program, made, outputs, storing)
         is_reused = copies and any(v in reused for v in made)
         is_virtual = is_copied = False
-        is_met = storing.joins and name == "transpose" and is_met_turned(program, position, places)
-        if not is_met and (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
+        is_apart = storing.joins and name == "transpose" and is_met_turned(program, position, places)
+        is_apart = is_apart or is_conditional
+        if not is_apart and (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
             times = _times(found, count)
             is_one = len(times) <= 1 or (not copies and name not in JOINED and _are_one(program, times, storing))
             home = next(iter(times), position) if is_one else MANY
+            readers = {place % count for place in found} if name == "dot_general" else ()
             most = 1 if copies and name in JOINED else MOST_TIMES
-            if max(times.values(), default=0) <= most and _is_repeatable(program, eqn, home, is_reused, storing):
+            is_often = max(times.values(), default=0) > most
+            if not is_often and _is_repeatable(program, eqn, home, readers, is_reused, storing):
                 is_virtual = not any(v in barred for v in made)
                 is_copied = copies and not is_virtual and any(v in taken for v in made) and _is_copied(program, eqn)
         if is_virtual:
@@ -261,8 +268,10 @@ def _are_one(program: Program, positions: Iterable[int], storing: Storing) -> bo
     return are_siblings(program, positions, any_axes=storing.joins)
 
 
-def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, storing: Storing) -> bool:
-    """Whether a value is computed by what reads it, in the one fusion at `home` or in many."""
+def _is_repeatable(
+    program: Program, eqn: Any, home: int, readers: Iterable[int], is_reused: bool, storing: Storing
+) -> bool:
+    """Whether a value is computed by what reads it, the equations `readers` in the one fusion at `home` or in many."""
     name = eqn.primitive.name
     if storing.copies:
         if name in JOINED:
@@ -275,7 +284,7 @@ def _is_repeatable(program: Program, eqn: Any, home: int, is_reused: bool, stori
     if name in FUSED or is_outer(eqn):
         return home != MANY or storing.joins or name not in STORED_ONCE
     if name == "dot_general":
-        return home != MANY and (_is_joined(program, eqn, home) if storing.joins else is_sum(eqn))
+        return home != MANY and (is_joined(program, eqn, home, readers) if storing.joins else is_sum(eqn))
     if name == "random_bits":
         return storing.joins
     if name == "gather":
@@ -340,23 +349,6 @@ def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any], storing
     if not dots or not outputs.isdisjoint(made) or any(u.primitive.name not in FUSED for u in users if u not in dots):
         return False
     return storing.gathers or not any(is_vectors(dot) for dot in dots)
-
-
-def _is_joined(program: Program, eqn: Any, home: int) -> bool:
-    """Whether TPUs compute a product inside the fusion that reads it; as it lies, where that is another product.
-
-    What is several products of real numbers, or of bfloat16, is not.
-    """
-    users = (program.eqns[i].primitive.name for i, _ in program.consumers.get(eqn.outvars[0], ()))
-    is_moved = any(name in VIEWS or name == "transpose" for name in users)
-    if _is_complex(eqn) or (is_exact(eqn) and not is_vectors(eqn)):
-        return False
-    return not (is_moved and program.eqns[home].primitive.name == "dot_general")
-
-
-def _is_complex(eqn: Any) -> bool:
-    """Whether a product is of complex matrices, which are several products of real ones."""
-    return getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c" and not is_vectors(eqn)
 
 
 def is_sum(eqn: Any) -> bool:

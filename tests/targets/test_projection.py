@@ -7,6 +7,8 @@ import pytest
 from benchmarks.projection import LEAST, MEGABYTES, MOST, TARGETS, side_of, stored
 from exla.call import read
 from exla.datasets.profiling.zoo.programs import ZOO
+from exla.ir.emit import emit
+from exla.passes.unless import EXPANSIONS, unless_p
 from exla.search.cost import projected, work_of
 from exla.targets.base import TARGETS as REGISTERED
 from exla.targets.base import compile_for
@@ -276,6 +278,11 @@ def ties(x, y):
     return jax.grad(nearest)(x)
 
 
+def exact(x, y, v):
+    """A TPU stores a product in higher precision for another product only, in bfloat16 where that is computed in it."""
+    return jnp.abs(jnp.matmul(x, y.T, precision="high")) @ v
+
+
 N = 7001
 PROGRAMS = {
     "kernel_product": (kernel_product, ((N, 3), (N, 3), (N,))),
@@ -311,6 +318,7 @@ PROGRAMS = {
     "messages": (messages, ((1500, 16), (16, 32), (32,))),
     "phases": (phases, ((32, 32), (650_000, 32))),
     "ties": (ties, ((12_000, 3), (12_000, 3))),
+    "exact": (exact, ((9000, 16), (9000, 16), (9000, 4))),
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
 LIVE = {
@@ -321,6 +329,7 @@ LIVE = {
         *("neighbours", "first_of_softmax", "pairs"),
         *("messages", "phases"),
         "ties",
+        "exact",
     ),
     "gpu:h200": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
@@ -345,3 +354,22 @@ def test_what_is_projected_is_what_the_compiler_counts(target, name):
     counted = found.compiled_bytes(compile_for(found, function, structs, compiler_options=options)).total
     peak = projected(program, found.machine())
     assert LEAST <= peak.bytes / counted <= MOST, f"{peak.bytes / counted:.2f} is not within [{LEAST}, {MOST}]"
+
+
+def test_a_fallback_that_is_asked_for_where_it_stands_stores_what_it_chooses_between():
+    compiler_of("tpu:v5e")
+    found = REGISTERED.get("tpu:v5e")
+    x = jax.ShapeDtypeStruct((N, 3), jnp.float32)
+
+    def otherwise(safe, cheap, x):
+        return jnp.where(safe, cheap, jnp.sum((x[:, None] - x[None]) ** 2, axis=-1))
+
+    def function(x):
+        operands = jnp.all(x > 0), x @ x.T, x
+        (chosen,) = unless_p.bind(*operands, otherwise=jax.make_jaxpr(otherwise)(*operands))
+        return jnp.sum(chosen, axis=1)
+
+    program = read(jax.make_jaxpr(function)(x), found.platform)
+    compiled = compile_for(found, emit(program, EXPANSIONS), [x], compiler_options={})
+    ratio = projected(program, found.machine()).bytes / found.compiled_bytes(compiled).total
+    assert LEAST <= ratio <= MOST, f"{ratio:.2f}"
