@@ -15,7 +15,7 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.blocks import block_of
-from exla.ir.primitives import CUMULATIVE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
+from exla.ir.primitives import CUMULATIVE, ELEMENTWISE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import axes_of, is_ordered, is_outer
 from exla.ir.program import Program, value_bytes, variables
 from exla.ir.split_products import padded_depth
@@ -31,6 +31,10 @@ ROUNDS = 4
 """Values of their size that XLA:CPU stores to draw random bits: two, in a loop that copies both."""
 MOST_OF_ROW, MOST_OF_COLUMN = 1024 * 16, 32 * 128
 """Indices that one block of threads of a GPU reduces, where they lie side by side and where they do not."""
+WRITTEN = FUSIBLE | {"split"}
+"""What XLA:GPU computes as it writes it, be it padded."""
+FEW = 3
+"""Indices over which XLA:GPU sums again for every reader rather than store the sums for two."""
 ROW = 128
 """Indices that TPUs sum cumulatively at once."""
 LONGEST_AT_ONCE = 256
@@ -250,8 +254,24 @@ def _paddings(program: Program, var: Any, axes: tuple[int, ...], storing: Storin
 
 
 def _is_written_longer(program: Program, position: int) -> bool:
-    """Whether a value is padded as it is computed, so that no copy of it is made for that."""
-    return program.eqns[position].primitive.name in FUSIBLE and not is_normalised(program, position)
+    """Whether a value is padded as it is computed, so that no copy of it is made for that.
+
+    Where another reduction reads it too, and it is made of short sums, it is not computed twice.
+    """
+    eqn = program.eqns[position]
+    if eqn.primitive.name not in WRITTEN or is_normalised(program, position):
+        return False
+    users = [program.eqns[i] for v in eqn.outvars for i, _ in program.consumers.get(v, ())]
+    return not (any(user.primitive.name in REDUCERS for user in users) and _is_of_sums(program, position))
+
+
+def _is_of_sums(program: Program, position: int) -> bool:
+    """Whether a value is computed element by element of sums of more than a few."""
+    eqn = program.eqns[position]
+    if eqn.primitive.name in REDUCERS:
+        return math.prod(eqn.invars[0].aval.shape) > FEW * math.prod(eqn.outvars[0].aval.shape)
+    behind = [program.producers.get(v) for v in variables(eqn.invars)] if eqn.primitive.name in ELEMENTWISE else []
+    return any(at is not None and _is_of_sums(program, at) for at in behind)
 
 
 def is_normalised(program: Program, position: int) -> bool:

@@ -352,12 +352,13 @@ def _is_folded(program: Program, made: Sequence[Any], outputs: set[Any], storing
 
 
 def is_sum(eqn: Any) -> bool:
-    """Whether XLA:GPU computes a product as a sum of products: one side of each of its batches is a vector.
+    """Whether XLA:GPU computes a product as a sum of products: one side is a vector, in batches or of complex numbers.
 
     Source: `GpuAlgebraicSimplifierVisitor::ShouldStrengthReduceDotToReduce`.
     """
     batched = eqn.params["dimension_numbers"][1][0]
-    return bool(batched) and is_vectors(eqn)
+    is_complex = getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c"
+    return (bool(batched) or is_complex) and is_vectors(eqn)
 
 
 def _is_short(eqn: Any) -> bool:

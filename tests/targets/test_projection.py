@@ -283,6 +283,26 @@ def exact(x, y, v):
     return jnp.abs(jnp.matmul(x, y.T, precision="high")) @ v
 
 
+def average(x, v):
+    """A GPU stores weights that sums of more than three numbers are in twice: for the product that it cuts, padded."""
+    powers = kernel(x)
+    return powers @ v / jnp.sum(powers, axis=1)
+
+
+def kernel(x):
+    return jnp.exp(-jnp.sum((x[:, None] - x[None]) ** 2, axis=-1))
+
+
+def phasors(x, v):
+    """A GPU sums products of complex numbers and a vector as it computes them."""
+    return jnp.exp(1j * (x @ x.T)) @ v.astype(complex)
+
+
+def jacobian(w, x):
+    """A GPU writes what it splits padded at once."""
+    return jax.jacfwd(lambda x: w @ x)(x)
+
+
 N = 7001
 PROGRAMS = {
     "kernel_product": (kernel_product, ((N, 3), (N, 3), (N,))),
@@ -318,6 +338,9 @@ PROGRAMS = {
     "messages": (messages, ((1500, 16), (16, 32), (32,))),
     "phases": (phases, ((32, 32), (650_000, 32))),
     "ties": (ties, ((12_000, 3), (12_000, 3))),
+    "average": (average, ((3733, 5), (3733,))),
+    "phasors": (phasors, ((N, 3), (N,))),
+    "jacobian": (jacobian, ((32, N), (N,))),
     "exact": (exact, ((9000, 16), (9000, 16), (9000, 4))),
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
@@ -334,6 +357,7 @@ LIVE = {
     "gpu:h200": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
         *("nearby", "gram", "ranks", "weights", "halved", "noisy"),
+        *("average", "phasors", "jacobian"),
     ),
     "cpu": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
