@@ -25,6 +25,7 @@ import numpy as np
 from exla.cost_model.batch import Batch, Sample, bucket, collate, with_candidates
 from exla.cost_model.checkpoint import Trained, load
 from exla.cost_model.graph import NODE_CONFIG_FEATURES, TILE_CONFIG_FEATURES, Graph
+from exla.cost_model.graph_check import check_graph
 from exla.cost_model.inputs import sample_of
 from exla.cost_model.models import KERNEL, MODELS, configures
 from exla.cost_model.neighbours import beyond_table
@@ -76,6 +77,7 @@ class Ranker:
 
         Raises:
           TypeError: if `graph` is no `Graph`.
+          GraphError: if its arrays are not a graph's, or name nodes or opcodes that there are not.
           ValueError: if configurations do not fit the graph and the model, or are not numbers.
         """
         return self._grouped(graph, configs, "score")
@@ -97,6 +99,7 @@ class Ranker:
         """Scores or summaries, as many candidates at a time as in training."""
         if not isinstance(graph, Graph):
             raise TypeError(f"expected a Graph, as `file.graph` or `features.graph` is; got {type(graph).__name__}")
+        check_graph(graph)
         configs = np.asarray(configs, np.float32)
         of_kernel = configures(self.trained.model) == KERNEL
         expected = (TILE_CONFIG_FEATURES,) if of_kernel else (graph.num_config_nodes, NODE_CONFIG_FEATURES)

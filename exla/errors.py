@@ -124,7 +124,7 @@ class HloError(ExlaError, ValueError):
 
 
 class GraphError(ExlaError, ValueError):
-    """A graph is not what is asked of one; the message says which node or edge is wrong."""
+    """A graph is not what is asked of one; the message says which array, node or edge is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from exla.cost_model.inputs import Inputs
 from exla.cost_model.models import MODELS
 from exla.cost_model.ranker import load_ranker
 from exla.cost_model.transforms import prune
-from exla.errors import CheckpointError
+from exla.errors import CheckpointError, GraphError
 from tests.cost_model.made import fitted, made_sample, weights
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -179,3 +179,54 @@ def test_what_is_no_number_or_no_graph_is_an_error(tmp_path):
     with pytest.raises(TypeError, match="expected a Graph, as `file.graph` or `features.graph` is; got Sample"):
         ranker.score(SAMPLE, configs)
     assert len(repr(ranker)) < 100
+
+
+WRONG = {
+    "an edge beyond the last node": (
+        {"edge_index": [[1, 0], [30, 2]]},
+        r"edge_index: .* 0 to 29; found \[30, 2\] in row 1",
+    ),
+    "an edge before the first": ({"edge_index": [[1, -1]]}, r"edge_index: .* 0 to 29; found \[1, -1\] in row 0"),
+    "an edge of three nodes": ({"edge_index": [[1, 0, 2]]}, r"edge_index: .* \(m, 2\); found shape \(1, 3\)"),
+    "edges that are no integers": ({"edge_index": [[1.0, 0.0]]}, "edge_index: .* integers .*; found dtype float64"),
+    "an unknown opcode": ({"node_opcode": [1, 121] + [2] * 28}, "node_opcode: .* 0 to 120; found 121 at node 1"),
+    "opcodes of some nodes": ({"node_opcode": [1]}, r"node_feat: .* n = 1 by node_opcode; found shape \(30, 140\)"),
+    "no nodes": ({"node_opcode": np.zeros(0, np.uint8)}, "node_opcode: expected at least one node; found none"),
+    "a configurable node beyond": ({"node_config_ids": [0, 30, 1, 2]}, "node_config_ids: .* 29; found 30 in row 1"),
+    "a node that is configurable twice": ({"node_config_ids": [0, 5, 5, 2]}, "each node once; found node 5 2 times"),
+    "configurable nodes as a mask": ({"node_config_ids": np.eye(30, dtype=bool)[0]}, "integers .*; found dtype bool"),
+    "features of other kinds": ({"node_feat": np.zeros((30, 139), np.float32)}, r"\(n, 140\), n = 30 .* \(30, 139\)"),
+    "a feature that is no number": ({"node_feat": np.full((30, 140), np.nan)}, "node_feat: .* NaN .* at node 0"),
+    "features as text": ({"node_feat": np.full((30, 140), "1")}, "node_feat: .* numbers .*; found dtype <U1"),
+}
+
+
+@pytest.mark.parametrize("arrays, message", WRONG.values(), ids=WRONG)
+def test_a_graph_that_is_none_is_an_error_that_says_what_is_wrong(tmp_path, arrays, message):
+    saved(tmp_path / "w.npz")
+    ranker = load_ranker(tmp_path / "w.npz")
+    graph = dataclasses.replace(SAMPLE.graph, **{name: np.asarray(values) for name, values in arrays.items()})
+    with pytest.raises(GraphError, match=message):
+        ranker.score(graph, SAMPLE.node_config)
+    with pytest.raises(GraphError, match=message):
+        ranker.summaries(graph, SAMPLE.node_config)
+
+
+def test_all_that_is_wrong_with_a_graph_is_said_at_once(tmp_path):
+    saved(tmp_path / "w.npz")
+    ids, edges = np.array([0, 1, 2, 99]), np.array([[0, 99]])
+    graph = dataclasses.replace(SAMPLE.graph, node_config_ids=ids, edge_index=edges)
+    with pytest.raises(GraphError, match=r"'made 1' cannot be used as it is:\n  edge_index: .*\n  node_config_ids: "):
+        load_ranker(tmp_path / "w.npz").score(graph, SAMPLE.node_config)
+    lists = dataclasses.replace(SAMPLE.graph, edge_index=[[1, 0]])
+    with pytest.raises(GraphError, match="edge_index: .*; found a list. Make it a numpy array"):
+        load_ranker(tmp_path / "w.npz").score(lists, SAMPLE.node_config)
+
+
+def test_integers_of_a_graph_may_be_of_any_width(tmp_path):
+    saved(tmp_path / "w.npz")
+    ranker, narrow = load_ranker(tmp_path / "w.npz"), {}
+    for name in ("edge_index", "node_config_ids", "node_opcode"):
+        narrow[name] = getattr(SAMPLE.graph, name).astype(np.int32)
+    scores = ranker.score(dataclasses.replace(SAMPLE.graph, **narrow), SAMPLE.node_config)
+    np.testing.assert_array_equal(scores, ranker.score(SAMPLE.graph, SAMPLE.node_config))
