@@ -1,6 +1,7 @@
 """The step for TPUs that are not here: compiled by their own compiler for several chips, with what it takes of them."""
 
 import importlib.util
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -14,10 +15,14 @@ from exla.cost_model.models import MODELS
 from exla.targets.base import TARGETS
 from exla.targets.hlo_text import collectives
 from exla.targets.tpu import topology
-from exla.training.config import OptimiserConfig
+from exla.training.config import OptimiserConfig, SegmentsConfig
+from exla.training.data import open_split
 from exla.training.parallel import AXIS, make_mesh, replicated
+from exla.training.segments import SegmentSampler, make_segment_step, start_history
 from exla.training.step import make_optimiser, make_step, start
+from exla.training.train import fit_normaliser
 from tests.cost_model.made import fitted, made_sample
+from tests.training.made import config, layout_file
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason='no TPU compiler: pip install "exla[compilers]"'
@@ -26,6 +31,8 @@ pytestmark = pytest.mark.skipif(
 CHIPS = {"v5e:2x2": ("tpu:v5e", 4), "v4:2x2x2": ("tpu:v4", 16)}
 """Topology -> (target, devices): a v4 chip has two cores, which are a device each."""
 SMALL = made_sample(0)
+STEPS = {"tile_mlp": {}, "split_sage": {"hidden": 8, "blocks": 1}}
+"""Model -> options; the compiler takes seconds for a small one."""
 LARGE = {"nodes": 1000, "edges": 2000, "config_nodes": 100, "candidates": 64}
 
 
@@ -43,9 +50,25 @@ def chips(request):
 def lowered(mesh, model, sample):
     """The step, of shapes alone: one program on each device."""
     batch = collate([sample], fitted([sample]))
+    return _of_shapes(mesh, model, make_step, batch, batch)
+
+
+def lowered_by_segments(mesh, model, folder):
+    """The step of one segment of each program, likewise."""
+    files = [layout_file(folder, n=40)]
+    split = open_split(config(folder, files, held_out={"by": "nothing"}))
+    given = {"graphs": mesh.size, "configs": 6, "shards": mesh.size, "seed": 0, "steps": 10}
+    sampler = SegmentSampler(split.train, fit_normaliser(split), **given, how=SegmentsConfig(size=10))
+    assert sampler.most == 4
+    batch = sampler.shard(0, 0)
+    history = jax.eval_shape(lambda: start_history(sampler.table_size, 2 * model.hidden))
+    return _of_shapes(mesh, model, make_segment_step, batch, batch.batch, history=history)
+
+
+def _of_shapes(mesh, model, make, batch, seen, history=None):
     optimiser = make_optimiser(OptimiserConfig())
-    variables = jax.eval_shape(model.init, jax.random.key(0), batch)
-    state = jax.eval_shape(lambda v: start(v, optimiser), variables)
+    variables = jax.eval_shape(model.init, jax.random.key(0), seen)
+    state = replace(jax.eval_shape(lambda v: start(v, optimiser), variables), history=history)
     apart = NamedSharding(mesh, PartitionSpec(AXIS))
 
     def whole(x):
@@ -55,7 +78,7 @@ def lowered(mesh, model, sample):
         x = np.asarray(x)
         return jax.ShapeDtypeStruct((mesh.size, *x.shape), jax.dtypes.canonicalize_dtype(x.dtype), sharding=apart)
 
-    step = make_step(model, LOSSES.get("pairwise_hinge"), optimiser, 0.995, mesh)
+    step = make(model, LOSSES.get("pairwise_hinge"), optimiser, 0.995, mesh)
     return step.lower(jax.tree.map(whole, state), jax.tree.map(stacked, batch))
 
 
@@ -66,12 +89,23 @@ def hbm_bytes(compiled):
     return total - memory.alias_size_in_bytes
 
 
-def test_the_step_compiles_for_several_chips_and_sums_gradients_over_them(chips, capsys):
+@pytest.mark.parametrize("model", STEPS)
+def test_the_step_compiles_for_several_chips_and_sums_gradients_over_them(chips, model, capsys):
     name, mesh, capacity = chips
-    compiled = lowered(mesh, MODELS.get("tile_mlp")(), SMALL).compile()
+    compiled = lowered(mesh, MODELS.get(model)(**STEPS[model]), SMALL).compile()
     assert collectives(compiled.as_text()).total > 0
     with capsys.disabled():
-        print(f"\n{name}, tile_mlp: {hbm_bytes(compiled) / 2**20:,.1f} MiB of HBM on each of {mesh.size} devices")
+        print(f"\n{name}, {model}: {hbm_bytes(compiled) / 2**20:,.2f} MiB of HBM on each of {mesh.size} devices")
+    assert 0 < hbm_bytes(compiled) < capacity
+
+
+@pytest.mark.parametrize("chips", ["v5e:2x2"], indirect=True)
+def test_the_step_by_segments_compiles_for_several_chips(chips, tmp_path, capsys):
+    name, mesh, capacity = chips
+    compiled = lowered_by_segments(mesh, MODELS.get("split_sage")(**STEPS["split_sage"]), tmp_path).compile()
+    assert collectives(compiled.as_text()).total > 0
+    with capsys.disabled():
+        print(f"\n{name}, split_sage by segments: {hbm_bytes(compiled) / 2**20:,.2f} MiB of HBM on each device")
     assert 0 < hbm_bytes(compiled) < capacity
 
 
