@@ -32,8 +32,9 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `exla eval`."""
     add = parser.add_argument
-    add("weights", metavar="WEIGHTS", help="weights.npz of a run")
-    add("files", nargs="+", metavar="DATA", help="npz files, and folders of them")
+    add("weights", nargs="?", metavar="WEIGHTS", help="weights.npz of a run")
+    add("files", nargs="*", metavar="DATA", help="npz files, and folders of them")
+    add("--collect", nargs="+", metavar="FILE", help="put evaluations of runs together instead: a mean over all folds")
     add("--rows", type=int, default=0, metavar="COUNT", help="random configurations of each file (default: all)")
     add("--seed", type=int, default=0, help="of --rows (default: 0)")
     add("--keep", choices=("minimum", "drop"), default="minimum", help="which of configurations that repeat")

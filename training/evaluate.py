@@ -6,6 +6,7 @@ evaluation["mean"]["kendall_tau"], evaluation["graphs"][0]["slowdown_1"]
 evaluation = evaluate(rank_files("weights.npz", ["npz/layout/xla/random/valid"]))
 
 exla eval weights.npz npz/layout/xla/random/valid           # the same, as a table
+exla eval --collect runs/mine/*/evaluation.json             # of all folds together
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from exla.console import to_output
 from exla.cost_model.checkpoint import Trained, load
 from exla.cost_model.metrics import kendall_tau, ordered_pair_accuracy, slowdown, tile_top_k_error
 from exla.cost_model.models import MODELS
+from exla.errors import CheckpointError, OptionError
 from exla.training.command import add_eval_arguments, told
 from exla.training.data import check_kind, npz_files, open_program, some_of
 from exla.training.parallel import make_mesh, on_all
@@ -46,13 +48,47 @@ def evaluate(ranked: Sequence[Ranked]) -> dict[str, Any]:
       alike), and such programs are left out of its mean. The deviation is that between programs (of the sample), None
       for fewer than two.
     """
-    graphs = [_measured(r) for r in ranked]
+    error = tile_top_k_error([r.scores for r in ranked], [r.runtime for r in ranked]) if ranked else None
+    return _over_programs([_measured(r) for r in ranked], error)
+
+
+def collect(files: Sequence[str | PathLike[str]]) -> dict[str, Any]:
+    """Evaluations of several runs, such as the folds of a cross-validation, as one: every program counts alike.
+
+    Args:
+      files: what `evaluate` returned, as runs keep it in evaluation.json; at least one program in all.
+
+    Returns:
+      as `evaluate`.
+
+    Raises:
+      CheckpointError: if a file holds no evaluation, or none of them a program.
+    """
+    found = [_read(Path(file)) for file in files]
+    graphs = [graph for evaluation in found for graph in evaluation["graphs"]]
+    if not graphs:
+        raise CheckpointError(f"{', '.join(map(str, files))}: no program was evaluated; name evaluations of some")
+    errors = [e["tile_top_5_error"] * len(e["graphs"]) for e in found if e["graphs"]]
+    return _over_programs(graphs, sum(errors) / len(graphs))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}); expected an evaluation.json of a run") from error
+    is_one = isinstance(found, dict) and {"graphs", "mean", "tile_top_5_error"} <= set(found)
+    if not is_one or not all(set(MEASURES) <= set(graph) for graph in found["graphs"]):
+        raise CheckpointError(f"{file}: expected an evaluation.json of a run; found other JSON")
+    return found
+
+
+def _over_programs(graphs: list[dict[str, Any]], error: float | None) -> dict[str, Any]:
     mean, deviation = {}, {}
     for name in MEASURES:
         values = [g[name] for g in graphs if g[name] is not None]
         mean[name] = float(np.mean(values)) if values else None
         deviation[name] = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    error = tile_top_k_error([r.scores for r in ranked], [r.runtime for r in ranked]) if ranked else None
     return {"graphs": graphs, "mean": mean, "deviation": deviation, "tile_top_5_error": error}
 
 
@@ -129,18 +165,30 @@ def run(arguments: argparse.Namespace) -> int:
     """`exla eval`; the exit code."""
 
     def evaluated() -> None:
-        given = {"rows": arguments.rows, "keep": arguments.keep, "seed": arguments.seed, "cache": arguments.cache}
-        ranked = rank_files(arguments.weights, arguments.files, **given)
-        evaluation = evaluate(ranked)
+        if arguments.collect:
+            if arguments.weights or arguments.plots:
+                raise OptionError("--collect takes evaluations alone: no weights, data or --plots")
+            evaluation, title = collect(arguments.collect), f"{len(arguments.collect)} evaluations"
+        else:
+            evaluation, title = _of_files(arguments), str(arguments.weights)
         if arguments.out:
             Path(arguments.out).write_text(json.dumps(evaluation, indent=1) + "\n")
-        if arguments.plots:
-            from exla.training.plots import plot_ranking
-
-            plot_ranking(Path(arguments.plots), ranked, evaluation)
-        show(evaluation, str(arguments.weights), as_json=arguments.json)
+        show(evaluation, title, as_json=arguments.json)
 
     return told(evaluated, arguments)
+
+
+def _of_files(arguments: argparse.Namespace) -> dict[str, Any]:
+    if not arguments.files:
+        raise OptionError("expected WEIGHTS and DATA, or --collect and evaluations")
+    given = {"rows": arguments.rows, "keep": arguments.keep, "seed": arguments.seed, "cache": arguments.cache}
+    ranked = rank_files(arguments.weights, arguments.files, **given)
+    evaluation = evaluate(ranked)
+    if arguments.plots:
+        from exla.training.plots import plot_ranking
+
+        plot_ranking(Path(arguments.plots), ranked, evaluation)
+    return evaluation
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -13,8 +13,9 @@ from exla.cost_model.batch import collate
 from exla.cost_model.checkpoint import Trained, load, save
 from exla.cost_model.metrics import kendall_tau, tile_top_k_error
 from exla.cost_model.models import MODELS
+from exla.errors import CheckpointError
 from exla.training.data import Split, inputs_of, open_split
-from exla.training.evaluate import MEASURES, evaluate, rank_files, table
+from exla.training.evaluate import MEASURES, collect, evaluate, rank_files, table
 from exla.training.parallel import make_mesh
 from exla.training.plots import plot_ranking
 from exla.training.scoring import Ranked, Scorer
@@ -72,6 +73,48 @@ def test_the_table_has_every_program_and_the_mean_with_its_deviation():
     made = table(evaluate(RANKED), "title")
     names, tau = ([str(cell) for cell in made.columns[i].cells] for i in (0, 3))
     assert names == ["bad", "good", "alike", "mean"] and tau == ["-1.000", "1.000", "", "0.000 ± 1.414"]
+
+
+def folds(folder, *parts):
+    """Evaluations of parts, in files."""
+    files = [folder / f"{number}.json" for number in range(len(parts))]
+    for file, part in zip(files, parts, strict=True):
+        file.write_text(json.dumps(evaluate(part)))
+    return [str(file) for file in files]
+
+
+def test_evaluations_of_folds_are_collected_as_one_of_all_their_programs(tmp_path):
+    bad = Ranked(name="slow", scores=np.arange(8.0), runtime=np.arange(8)[::-1] + 1, noise_floor=None)
+    together = evaluate([*RANKED, bad])
+    assert together["tile_top_5_error"] > 0
+    assert collect(folds(tmp_path, RANKED[:1], [*RANKED[1:], bad])) == together
+    assert collect(folds(tmp_path, RANKED[:2], [], RANKED[2:])) == evaluate(RANKED)
+
+
+def test_what_is_no_evaluation_is_not_collected(tmp_path):
+    (good,) = folds(tmp_path, RANKED)
+    for text, message in (("{", "cannot be read"), ("[]", "other JSON"), ('{"graphs": []}', "other JSON")):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(CheckpointError, match=f"bad.json: .*{message}"):
+            collect([good, tmp_path / "bad.json"])
+    with pytest.raises(CheckpointError, match="no program was evaluated"):
+        collect(folds(tmp_path, []))
+
+
+def test_the_command_collects_evaluations(tmp_path, capsys, monkeypatch):
+    from exla.cli import main
+
+    monkeypatch.setenv("EXLA_STRICT", "0")
+    files = folds(tmp_path, RANKED[:1], RANKED[1:])
+    assert main(["eval", "--collect", *files, "--json", "--out", str(tmp_path / "all.json")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == evaluate(RANKED) == json.loads((tmp_path / "all.json").read_text())
+    assert main(["eval", "--collect", *files]) == 0 and "0.000 ± 1.414" in capsys.readouterr().out
+    assert main(["eval", "--collect", str(tmp_path / "none.json")]) == 1
+    assert "none.json: cannot be read" in capsys.readouterr().err
+    assert main(["eval", "weights.npz", "--collect", *files]) == 2
+    assert "--collect takes evaluations alone" in capsys.readouterr().err
+    assert main(["eval", "weights.npz"]) == 2 and "expected WEIGHTS and DATA" in capsys.readouterr().err
 
 
 def test_pictures_are_drawn_of_what_can_be(tmp_path):
