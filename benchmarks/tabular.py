@@ -101,8 +101,29 @@ def ceiling(data: str, keep: str) -> dict[str, Any]:
     for name, estimate in estimates.items():
         found[f"{name}_deviation"] = float((logs - estimate).std())
         found[f"{name}_kendall_tau"] = kendall_tau(estimate[once.rows], once.runtimes)
+        for parts, called in ((1, "tau_of_draws"), (5, "tau_of_draws_by_fifths")):
+            found[f"{name}_{called}"] = _tau_of_draws(estimate, once.rows, once.groups, logs, parts)
         found[f"{name}_tau_allowed"] = tau_allowed(np.exp(estimate[once.rows]), once.groups, file.runtime)
     return found
+
+
+def _tau_of_draws(
+    estimate: np.ndarray, rows: np.ndarray, groups: np.ndarray, logs: np.ndarray, parts: int, draws: int = 5
+) -> float:
+    """Of true runtimes and the same measured once: noise is drawn for each row by itself from how repeats deviate.
+
+    Of repeats in the same one of `parts` ranges of runtimes; 1 = of all.
+    """
+    _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    off = (logs - (np.bincount(group, logs) / counts)[group]) * np.sqrt(counts / np.maximum(counts - 1, 1))[group]
+    is_repeat, true, random = counts[group] > 1, estimate[rows], np.random.default_rng(0)
+    edges = np.quantile(estimate[is_repeat], np.arange(1, parts) / parts)
+    noise = [off[is_repeat & (np.digitize(estimate, edges) == part)] for part in range(parts)]
+    place, taus = np.digitize(true, edges), []
+    for _ in range(draws):
+        drawn = np.choose(place, [random.choice(values, len(true)) for values in noise])
+        taus.append(kendall_tau(true, np.exp(true + drawn)))
+    return float(np.mean(taus))
 
 
 def _repeats_deviation(groups: np.ndarray, logs: np.ndarray) -> float:
