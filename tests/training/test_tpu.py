@@ -31,8 +31,13 @@ pytestmark = pytest.mark.skipif(
 CHIPS = {"v5e:2x2": ("tpu:v5e", 4), "v4:2x2x2": ("tpu:v4", 16)}
 """Topology -> (target, devices): a v4 chip has two cores, which are a device each."""
 SMALL = made_sample(0)
-STEPS = {"tile_mlp": {}, "split_sage": {"hidden": 8, "blocks": 1}}
-"""Model -> options; the compiler takes seconds for a small one."""
+OURS = {"hidden": 8, "blocks": 1}
+STEPS = {
+    "tile_mlp": ("tile_mlp", {}),
+    "split_sage": ("split_sage", OURS),
+    "split_sage in bfloat16, with remat": ("split_sage", {**OURS, "dtype": "bfloat16", "remat": True}),
+}
+"""Models with options for which the compiler takes seconds; the last is in the sweep."""
 LARGE = {"nodes": 1000, "edges": 2000, "config_nodes": 100, "candidates": 64}
 
 
@@ -89,20 +94,20 @@ def hbm_bytes(compiled):
     return total - memory.alias_size_in_bytes
 
 
-@pytest.mark.parametrize("model", STEPS)
-def test_the_step_compiles_for_several_chips_and_sums_gradients_over_them(chips, model, capsys):
-    name, mesh, capacity = chips
-    compiled = lowered(mesh, MODELS.get(model)(**STEPS[model]), SMALL).compile()
+@pytest.mark.parametrize("what", [*list(STEPS)[:2], pytest.param(list(STEPS)[2], marks=pytest.mark.sweep)])
+def test_the_step_compiles_for_several_chips_and_sums_gradients_over_them(chips, what, capsys):
+    (name, mesh, capacity), (model, options) = chips, STEPS[what]
+    compiled = lowered(mesh, MODELS.get(model)(**options), SMALL).compile()
     assert collectives(compiled.as_text()).total > 0
     with capsys.disabled():
-        print(f"\n{name}, {model}: {hbm_bytes(compiled) / 2**20:,.2f} MiB of HBM on each of {mesh.size} devices")
+        print(f"\n{name}, {what}: {hbm_bytes(compiled) / 2**20:,.2f} MiB of HBM on each of {mesh.size} devices")
     assert 0 < hbm_bytes(compiled) < capacity
 
 
 @pytest.mark.parametrize("chips", ["v5e:2x2"], indirect=True)
 def test_the_step_by_segments_compiles_for_several_chips(chips, tmp_path, capsys):
     name, mesh, capacity = chips
-    compiled = lowered_by_segments(mesh, MODELS.get("split_sage")(**STEPS["split_sage"]), tmp_path).compile()
+    compiled = lowered_by_segments(mesh, MODELS.get("split_sage")(**OURS), tmp_path).compile()
     assert collectives(compiled.as_text()).total > 0
     with capsys.disabled():
         print(f"\n{name}, split_sage by segments: {hbm_bytes(compiled) / 2**20:,.2f} MiB of HBM on each device")
