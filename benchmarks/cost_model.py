@@ -1,9 +1,11 @@
 """How well cost models rank TpuGraphs' real files: alexnet's layouts, twelve tile kernels, and what each part adds.
 
     python -m benchmarks.cost_model --data FOLDER [--parts ranker segments ceiling alexnet ablation tile] [--seeds 5]
+    python -m benchmarks.cost_model --data FOLDER --parts split --seeds 1
 
-FOLDER holds `layout/alexnet_train_batch_32.npz` and `tile/*.npz`. Every configuration is there once, with its fastest
-measurement (*minimum*), or not at all where it was measured more than once (*drop*).
+FOLDER holds `layout/alexnet_train_batch_32.npz` and `tile/*.npz`; for split it is a device's folder of `exla profile
+export`, with train, valid and test. Every configuration is there once, with its fastest measurement (*minimum*), or not
+at all where it was measured more than once (*drop*).
 
 - alexnet: trained on random configurations, tested on all others; *ridge* and *trees* see the same without a graph.
 - ceiling: what alexnet's labels allow, whoever ranks them (`benchmarks/tabular.py`).
@@ -11,6 +13,8 @@ measurement (*minimum*), or not at all where it was measured more than once (*dr
   exchanged or added.
 - tile: leave one kernel out; mean error of the best of the five predicted to be fastest, and of five at random, of the
   same configurations.
+- split: exla's own programs, trained on some families and tested on all others, one part taken away or exchanged;
+  *prediction* is the roofline's time, which the model begins as.
 - ranker: time to score 512 candidates of a program of 300 nodes.
 - segments: memory and time of training by segments, and on whole programs.
 
@@ -20,6 +24,7 @@ measured again, as far as repeats in the file tell.
 
 import argparse
 import itertools
+import json
 import math
 import statistics
 import sys
@@ -40,13 +45,18 @@ from exla.cost_model.inputs import Inputs
 from exla.cost_model.models import MODELS
 from exla.cost_model.normalise import Normaliser
 from exla.cost_model.ranker import load_ranker
+from exla.cost_model.split_configs import COLUMNS
 from exla.datasets.tpugraphs_adapter import deduplicate, read, write_layout
-from exla.training.config import make_config
+from exla.training.config import make_config, read_config
+from exla.training.data import open_split
+from exla.training.evaluate import evaluate
+from exla.training.scoring import Ranked
 from exla.training.train import train
 
-PARTS = ("ranker", "segments", "ceiling", "alexnet", "ablation", "tile")
+PARTS = ("ranker", "segments", "ceiling", "alexnet", "ablation", "tile", "split")
 KEEP = ("minimum", "drop")
 STEPS = {1000: 1000, 10000: 2000}
+SPLIT_STEPS = 200
 OURS = {"hidden": 32, "blocks": 3}
 ALONE = {"wide": True, "cross_config": False, "per_candidate_norm": True}
 """Each candidate is scored as if it were the only one; see `training/configs/one_program.toml`."""
@@ -66,6 +76,18 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "ListMLE for hinge": {"loss": "list_mle"},
     "official baseline": {"name": "layout_residual_gcn", "options": {"hidden": 32, "layers": 3}},
 }
+SPLIT_ABLATIONS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "without cross-config attention": {"options": {"cross_config": False}},
+    "without config embedding": {"options": {"embed_config": False}},
+    "GCN for SAGE": {"options": {"sage": False}},
+    "MSE for hinge": {"loss": "rank_mse"},
+    "delay_huber for hinge": {"loss": "delay_huber"},
+    "instance norm": {"options": {"per_candidate_norm": True}},
+    "instance norm, without cross-config attention": {"options": {"per_candidate_norm": True, "cross_config": False}},
+    "without the prediction": {"options": {"prior": -1}},
+}
+"""Of `training/configs/split.toml` with the pairwise hinge."""
 WHERE = dict.fromkeys(("ridge", "trees", "ceiling"), "tabular")
 """Modules of the functions that are not here."""
 TILE_MODELS = ("tile_early_join_sage", "tile_late_join_sage", "tile_residual_gcn", "tile_mlp")
@@ -133,6 +155,42 @@ def tile_at_random(data: str, k: int = 5) -> dict[str, Any]:
         chances = [math.comb(len(times) - 1 - i, tried - 1) / math.comb(len(times), tried) for i in range(len(times))]
         errors.append(float(chances @ times / times[0] - 1))
     return {"kernels": len(errors), "with_a_choice": choices, "top_5_error": statistics.mean(errors), "errors": errors}
+
+
+def split(data: str, ablation: str, seed: int, steps: int) -> dict[str, Any]:
+    """Train on the families of the folder train, and rank the programs of all others; means over programs."""
+    change = SPLIT_ABLATIONS[ablation]
+    with tempfile.TemporaryDirectory() as folder:
+        given = {
+            **{f"model.options.{name}": value for name, value in change.get("options", {}).items()},
+            "data.files": [str(Path(data) / "train")],
+            "held_out.files": [str(Path(data) / part) for part in ("valid", "test")],
+            "optimiser.loss": change.get("loss", "pairwise_hinge"),
+            "optimiser.steps": steps,
+            **{"run.folder": folder, "run.seed": seed, "run.evaluate_every": 0, "run.checkpoint_every": 0},
+        }
+        config = read_config("split", [f"{key}={json.dumps(value)}" for key, value in given.items()])
+        started = time.perf_counter()
+        found = train(config).card["metrics"]
+    return {"programs": len(found["graphs"]), "train_s": time.perf_counter() - started, **_of_programs(found)}
+
+
+def split_predicted(data: str) -> dict[str, Any]:
+    """The same of the roofline's time."""
+    held_out = [str(Path(data) / part) for part in ("valid", "test")]
+    parts = open_split(make_config({"data": {"files": held_out}, "held_out": {"by": "nothing"}})).train
+    column = COLUMNS.index("predicted_us")
+    ranked = [Ranked.of(p, p.sample(np.arange(len(p.rows))).node_config[..., column].max(1)) for p in parts]
+    return {"programs": len(ranked), **_of_programs(evaluate(ranked))}
+
+
+def _of_programs(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """Kendall's tau with its standard error, and slowdowns: means over programs, of slowdowns geometric ones."""
+    slowdowns = {k: [1 + graph[f"slowdown_{k}"] for graph in evaluation["graphs"]] for k in (1, 5)}
+    means = {f"slowdown_{k}": statistics.geometric_mean(values) - 1 for k, values in slowdowns.items()}
+    tau, deviation = (evaluation[of]["kendall_tau"] for of in ("mean", "deviation"))
+    error = deviation / math.sqrt(len(evaluation["graphs"]))
+    return {"kendall_tau": tau, "standard_error": error, **means, "worst_slowdown_1": max(slowdowns[1]) - 1}
 
 
 def ranker(candidates: int, nodes: int, prune_hops: int | None) -> dict[str, Any]:
@@ -286,7 +344,7 @@ def _each(arguments: argparse.Namespace) -> Any:
         for keep in KEEP:
             yield f"ceiling, repeats: {keep}", "ceiling", {"data": data, "keep": keep}
     if "ablation" in arguments.parts:
-        for name in ABLATIONS:
+        for name in arguments.only or ABLATIONS:
             given = {"data": data, "rows": 1000, "seed": 0, "ablation": name}
             yield f"{name}, 1000 rows", "alexnet", given
     if "alexnet" in arguments.parts:
@@ -299,14 +357,26 @@ def _each(arguments: argparse.Namespace) -> Any:
         for seed, model in itertools.product(range(arguments.first_seed, arguments.seeds), TILE_MODELS):
             yield f"tile, {model}, seed {seed}", "tile", {"data": data, "model": model, "seed": seed}
         yield "tile, at random", "tile_at_random", {"data": data}
+    if "split" in arguments.parts:
+        yield "split, prediction", "split_predicted", {"data": data}
+        seeds, names = range(arguments.first_seed, arguments.seeds), arguments.only or SPLIT_ABLATIONS
+        for seed, name in itertools.product(seeds, names):
+            given = {"data": data, "ablation": name, "seed": seed, "steps": SPLIT_STEPS}
+            yield f"split, {name}, seed {seed}", "split", given
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, metavar="FOLDER", help="layout/ and tile/ of TpuGraphs' files")
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="of alexnet and tiles: 0 to N - 1")
+    parser.add_argument(
+        "--data", required=True, metavar="FOLDER", help="layout/ and tile/ of TpuGraphs' files, or a split collection"
+    )
+    parser.add_argument(
+        "--parts", nargs="+", default=[part for part in PARTS if part != "split"], choices=PARTS, metavar="PART"
+    )
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="of alexnet, tiles and split: 0 to N - 1")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="go on from this one")
+    names = [*ABLATIONS, *SPLIT_ABLATIONS]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="rows of an ablation, by name")
     arguments = parser.parse_args()
     results = record.open_results("cost_model")
     console = record.console()
