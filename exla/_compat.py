@@ -700,7 +700,7 @@ def dispatcher(
       static_argnums: positions of static arguments, none of them negative.
       static_argnames: their names.
     """
-    return _jax.pjit(
+    dispatch = _jax.pjit(
         getattr(fn, "__name__", "function"),
         fn,
         miss,
@@ -710,6 +710,36 @@ def dispatcher(
         tree_util.dispatch_registry,
         pxla.cc_shard_arg,
     )
+    dispatch._fun = _NotRunAgain(getattr(fn, "__name__", "function"))
+    return dispatch
+
+
+class _NotRunAgain:
+    """What JAX is told that a dispatcher runs: where debug_nans finds NaN in its results, JAX names this and raises.
+
+    A function it would run again operation by operation, under no limit.
+    """
+
+    _apply_primitive = True
+
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = _named(name)
+
+
+def _named(name: str) -> str:
+    return f"the results of exla.jit({name}); under jax.disable_jit() the error names the operation"
+
+
+@contextlib.contextmanager
+def checked_results(name: str) -> Iterator[None]:
+    """Raise the FloatingPointError of `jax.jit` where debug_nans or debug_infs finds something in what is run.
+
+    Compiled functions raise one that only JAX's own functions catch.
+    """
+    try:
+        yield
+    except api_util.InternalFloatingPointError as error:
+        raise FloatingPointError(f"invalid value ({error.ty}) encountered in {_named(name)}") from None
 
 
 def forget_calls(dispatch: Any) -> None:

@@ -103,7 +103,8 @@ class JitFunction:
             return self._fn(*args, **kwargs), None, False
         self._check_target()
         leaves, planned = self._find(args, kwargs)
-        return planned.call(leaves, args, kwargs)
+        with _compat.checked_results(self._wishes.name):
+            return planned.call(leaves, args, kwargs)
 
     def _check_target(self) -> None:
         """Refuse to run what can only be compiled here, before anything is planned."""

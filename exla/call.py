@@ -148,7 +148,8 @@ call_p = _compat.new_effectful_primitive("exla_call", _abstract)
 def _evaluate(*operands: Any, jaxpr: Any, wishes: Wishes) -> list[Any]:
     choice = plan(jaxpr, wishes, inline=False)
     consts = () if choice.untouched else choice.program.consts
-    return choice.compiled(*consts, *operands)
+    with _compat.checked_results(wishes.name):
+        return choice.compiled(*consts, *operands)
 
 
 def _lower(*, jaxpr: Any, wishes: Wishes) -> tuple[str, Any]:

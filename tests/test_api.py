@@ -112,6 +112,26 @@ def test_disable_jit_runs_the_function_itself():
     assert f(jnp.ones(())) == 2 and isinstance(seen[1], jax.core.Tracer)
 
 
+@pytest.mark.parametrize("limit", [SMALL, "4GiB"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_debug_nans_raises_the_error_that_jax_jit_raises(limit, is_first):
+    x, y, v = points()
+    f = exla.jit(lambda x, s: jnp.log(kernel_product(x, y, v) - s), memory_limit=limit)
+    for _ in range(0 if is_first else 2):
+        f(x, -1000.0)
+    with jax.debug_nans(True):
+        assert np.isfinite(f(x, -1000.0)).all()
+        gradient, batched = jax.grad(lambda x: jnp.sum(f(x, 1000.0))), jax.vmap(f, (None, 0))
+        for call in (
+            lambda: f(x, 1000.0),
+            lambda: jax.jit(f)(x, 1000.0),
+            lambda: gradient(x),
+            lambda: batched(x, jnp.full(2, 1000.0)),
+        ):
+            with pytest.raises(FloatingPointError):
+                call()
+
+
 def test_constants_of_every_kind_go_through_a_split_program():
     x, y, v = points()
     key = jax.random.key(3)
