@@ -24,6 +24,7 @@ from jax._src.compilation_cache_interface import CacheInterface
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.lax import lax
 from jax._src.lib import _jax, xla_client
+from jax._src.state.types import AbstractRef
 from jax.extend import core as jex_core
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import ad, batching, mlir
@@ -938,6 +939,16 @@ def varying_like(results: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
     if not varying:
         return list(results)
     return [a.update(manual_axis_type=core.ManualAxisType(varying=varying)) for a in results]
+
+
+def is_reference(x: Any) -> bool:
+    """Whether an argument is a `jax.Ref`, or a tracer of one."""
+    return isinstance(typeof(x), AbstractRef)
+
+
+def takes_references(closed: Any) -> bool:
+    """Whether a program reads or writes a `jax.Ref` of its caller's: one that it is given, or one that it captures."""
+    return any(isinstance(v.aval, AbstractRef) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars))
 
 
 def names_axes(closed: Any) -> bool:

@@ -23,15 +23,16 @@ import difflib
 import functools
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
 
 from exla import _compat
 from exla.call import Wishes, as_traced, bind, read
-from exla.errors import MemoryLimitError
+from exla.errors import ExlaWarning, MemoryLimitError
 from exla.ir.program import Program, as_struct
 from exla.observe import announce
 from exla.options import Options
@@ -228,8 +229,10 @@ class JitFunction:
 
         said = placement(self._jit_arguments, leaves, self._dynamic(args, kwargs), out_tree)
         place = with_results_typed(said, traced.jaxpr, compile_plain)
+        place = replace(place, has_references=_compat.takes_references(traced.jaxpr))
+        is_read = place.typed is None and not place.has_references
         with _compat.under_mesh(None):
-            program = as_traced(traced.jaxpr) if place.typed else read(traced.jaxpr, target.platform)
+            program = read(traced.jaxpr, target.platform) if is_read else as_traced(traced.jaxpr)
 
         def shrink(change: Callable[[Sequence[int]], tuple[int, ...]]) -> Program:
             return self._shrunk(change, leaves, args, kwargs, target.platform)
@@ -300,13 +303,27 @@ class JitFunction:
         if options.memory_limit is None and options.tensor_size_threshold is None and options.tensor_split_size is None:
             return self._plain(*args, **kwargs)
         leaves, key = self._signature(args, kwargs)
+        if any(map(_compat.is_reference, leaves)):
+            return self._with_references(args, kwargs)
         known = self._traced.get(key)
         if known is None:
             known = self._trace_flat(leaves, args, kwargs)
             if not any(isinstance(c, jax.core.Tracer) for c in known[0].consts):
                 self._traced[key] = known
         closed, out_tree = known
+        if _compat.takes_references(closed):
+            return self._with_references(args, kwargs)
         return jax.tree.unflatten(out_tree, bind(closed, self._wishes, leaves))
+
+    def _with_references(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The call under a transformation, of a function of its caller's references: jax.jit's."""
+        warnings.warn(
+            f"exla.jit({self._wishes.name}) reads or writes a jax.Ref of its caller's under a transformation: its "
+            "memory_limit is not applied. Take and return arrays instead",
+            ExlaWarning,
+            stacklevel=4,
+        )
+        return self._plain(*args, **kwargs)
 
     def _trace_flat(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The function as a closed jaxpr of its flat arguments, and the tree of its results."""

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
-from exla.errors import ExlaError
+from exla.errors import ExlaError, Holder, MemoryLimitError
 from exla.ir.explicit import explicit_mesh, is_all_explicit, is_explicit, over_auto, why_typed
 from exla.ir.spread import Spread, spreads_of
 from exla.options import Options
@@ -29,7 +29,6 @@ from exla.search.choice import Call, Choice, Tried
 from exla.search.cost import projected
 from exla.search.driver import limit_of
 from exla.targets.base import TARGETS, Target, find_target
-from exla.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +41,7 @@ class Placement:
       devices: every device that is named.
       unknown: a sharding that is no `Sharding`, such as a layout; None where there is none.
       typed: why types that say how values are shared out cannot be forgotten; None where they can.
+      has_references: whether the call reads or writes a `jax.Ref` of its caller's, which no chunk loop may write.
     """
 
     arguments: tuple[Sharding | None, ...]
@@ -49,10 +49,14 @@ class Placement:
     devices: frozenset[Any] = frozenset()
     unknown: Any = None
     typed: str | None = None
+    has_references: bool = False
 
     @property
     def whole_because(self) -> str | None:
         """Why a program that is placed so cannot be split; None where it can."""
+        if self.has_references:
+            only = "programs that read or write a jax.Ref of their caller's are not split"
+            return f"{only}. Raise memory_limit, or take and return arrays"
         if self.typed is not None:
             return f"{self.typed}. Raise memory_limit, or make the mesh with Auto axes"
         if self.unknown is not None:
@@ -223,18 +227,20 @@ def whole(call: Call, target: Target, options: Options, place: Placement) -> Cho
       place: the placement that forbids splitting.
 
     Raises:
-      ExlaError: if the program does not obey the limit so.
+      MemoryLimitError: if the program does not obey the limit so.
+      ExlaError: if values above a size are to be split.
     """
     start = time.perf_counter()
     machine = target.machine()
     limit = limit_of(options, target)
     compiled = call.compile_plain()
     counted = target.compiled_bytes(compiled)
-    if counted.total > limit or options.tensor_size_threshold is not None or options.tensor_split_size is not None:
-        raise ExlaError(
-            f"this program needs splitting: as jax.jit compiles it, it takes {format_bytes(counted.total)} of each "
-            f"device, and the limit is {format_bytes(limit)}. But {place.whole_because}"
-        )
+    because = str(place.whole_because)
+    if counted.total > limit:
+        all_of_it = Holder(bytes=counted.total, name="the program, as jax.jit compiles it", source="", blocked=because)
+        raise MemoryLimitError(limit_bytes=limit, smallest_peak_bytes=counted.total, holders=(all_of_it,))
+    if options.tensor_size_threshold is not None or options.tensor_split_size is not None:
+        raise ExlaError(f"this program needs splitting, for it is to be split above a size. But {because}")
     return Choice(
         compiled=compiled,
         untouched=True,

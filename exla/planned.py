@@ -87,7 +87,7 @@ class Planned:
 
     def confirmed(self, run: Callable[[], Any], arguments: Any) -> Any:
         """What `run` returns; the first time, the device's allocator is asked what that took."""
-        if self._is_confirmed:
+        if self._is_confirmed or self.place.has_references:  # those are results that JAX's Compiled says nothing of
             return run()
         self._is_confirmed = True
         return confirmed(

@@ -132,6 +132,28 @@ def test_debug_nans_raises_the_error_that_jax_jit_raises(limit, is_first):
                 call()
 
 
+def test_references_of_the_caller_are_written_as_by_jax_jit_and_never_over_the_limit():
+    x, y, v = points()
+    captured, given, reference = (jax.new_ref(jnp.zeros(400)) for _ in range(3))
+
+    def add(total, x):
+        total[...] += kernel_product(x, y, v)
+        return total[...].sum()
+
+    f = exla.jit(add, memory_limit="4GiB")
+    for _ in range(3):
+        np.testing.assert_array_equal(f(given, x), jax.jit(add)(reference, x))
+        exla.jit(lambda x: add(captured, x), memory_limit="4GiB")(x)
+    np.testing.assert_array_equal(given[...], reference[...])
+    np.testing.assert_array_equal(captured[...], reference[...])
+    with pytest.warns(exla.ExlaWarning, match="limit is not applied"):
+        jax.jit(lambda x: (f(given, x), exla.jit(lambda x: add(captured, x), memory_limit=SMALL)(x)))(x)
+    for take in (lambda x: add(captured, x), lambda x: add(given, x)):
+        with pytest.raises(exla.MemoryLimitError, match=r"a jax\.Ref of their caller's"):
+            exla.jit(take, memory_limit=SMALL)(x)
+    np.testing.assert_allclose(captured[...], 4 * expected(x, y, v), rtol=1e-5, atol=1e-5)
+
+
 def test_constants_of_every_kind_go_through_a_split_program():
     x, y, v = points()
     key = jax.random.key(3)
