@@ -88,7 +88,7 @@ def _is_joined(program: Program, eqn: Any) -> bool:
         known += sum(m.primitive.name in kinds and _has_constant(program, m) for m in makers if m is not None)
         if known > 1 or (name == "sub" and made[0] == "exp" and known):
             return True
-    return all(step in JOINED.get(name, ()) for step in made)
+    return bool(made) and all(step in JOINED.get(name, ()) for step in made)
 
 
 def _is_rounded_between(program: Program, widening: Any) -> bool:

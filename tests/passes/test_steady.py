@@ -254,6 +254,7 @@ ELEMENTWISE = {
     "a root of a square": (lambda a, b, c: jnp.sqrt(a * a), True),
     "random numbers": (lambda a, b, c: jax.random.normal(jax.random.key(0), a.shape) * b + c, True),
     "random bits": (lambda a, b, c: jax.random.bits(jax.random.key(0), a.shape), False),
+    "indices as numbers": (lambda a, b, c: a * (jnp.arange(3.0) + 1.0), False),
     "integers": (lambda a, b, c: a.astype(int) * b.astype(int) + 1 > 0, False),
 }
 
