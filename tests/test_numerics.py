@@ -8,6 +8,8 @@ import pytest
 import exla
 from exla.passes.decisions import Split
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)

@@ -135,7 +135,7 @@ def test_small_graphs_with_few_candidates_share_one_compilation(tmp_path):
         seen = dataclasses.replace(
             sample, graph=dataclasses.replace(sample.graph, node_feat=nodes_on_one_footing(sample.graph.node_feat))
         )
-        expected = model.apply(trained.variables, collate([seen], trained.normaliser))[0]
+        expected = jax.jit(model.apply)(trained.variables, collate([seen], trained.normaliser))[0]
         scores = ranker.score(sample.graph, sample.node_config)
         np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
     assert ranker._apply._cache_size() == 1

@@ -21,6 +21,8 @@ from exla.passes.decisions import Collect
 from exla.passes.replay import replay
 from tests.passes.programs import assert_computes
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 N, M, TURNS = 60, 50, 4
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(N, 3)), RNG.normal(size=(M, 3))

@@ -20,6 +20,8 @@ from exla.passes.rematerialize import enumerate_rematerializations
 from exla.passes.replay import replay
 from tests.passes.programs import assert_computes
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 N, M, TURNS = 40, 30, 6
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(N, 3)), RNG.normal(size=(M, 3))

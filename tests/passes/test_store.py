@@ -26,6 +26,8 @@ from exla.targets.base import compile_for, find_target
 from exla.targets.machine import Machine, Work
 from tests.targets.test_compilers import compiler_of
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 D = 24
 
 
