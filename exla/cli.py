@@ -7,7 +7,7 @@
 
 COMMANDS is the table of commands, by group; those of the group "" have none. A command is a module of `exla.commands`
 with a docstring (the --help page), `add_arguments(parser)` and `run(arguments) -> exit code`; what it raises is said by
-`exla.commands.failure`. Modules are imported when they are asked for: `exla --help` loads none of them, and no JAX.
+`exla.failure`. Modules are imported when they are asked for: `exla --help` loads none of them, and no JAX.
 What stands after `--` is for a command whose defaults have `script_arguments`.
 
 Exit codes: 0 done, 1 not done, 2 not understood.
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from exla.commands.failure import EXPECTED, UsageError, hang_up, say
+from exla.failure import EXPECTED, UsageError, hang_up, say
 from exla.strict import is_strict
 from exla.version import __version__
 

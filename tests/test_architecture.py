@@ -15,6 +15,7 @@ ALLOWED = {
     "exla.units": {"exla.errors"},
     "exla.version": set(),
     "exla.console": set(),
+    "exla.failure": {"exla.errors"},
     "exla.strict": {"exla.errors"},
     "exla.registry": set(),
     "exla.options": {"exla.errors", "exla.targets", "exla.units"},
@@ -65,17 +66,18 @@ ALLOWED = {
         *("exla.ir", "exla.passes", "exla.search", "exla.targets"),
     },
     "exla.training": {
-        *("exla.console", "exla.errors", "exla.registry", "exla.cost_model", "exla.datasets"),
+        *("exla.console", "exla.errors", "exla.failure", "exla.registry", "exla.strict", "exla.cost_model"),
+        "exla.datasets",
         *("exla.ir", "exla.passes", "exla.search"),
     },
     "exla.commands": {
         *("exla.cost_model", "exla.datasets", "exla.training"),
-        *("exla.console", "exla.errors", "exla.observe", "exla.options", "exla.strict", "exla.units"),
+        *("exla.console", "exla.errors", "exla.failure", "exla.observe", "exla.options", "exla.strict", "exla.units"),
         *("exla.version", "exla.ir", "exla.passes", "exla.rules", "exla.search", "exla.targets"),
         *("exla.ahead", "exla.api", "exla.saved", "exla.report", "exla.doctor"),
     },
     "exla.__main__": {"exla.cli"},
-    "exla.cli": {"exla.commands", "exla.strict", "exla.version"},
+    "exla.cli": {"exla.commands", "exla.failure", "exla.strict", "exla.version"},
 }
 """Package -> what it may import besides itself; one way only. `exla.api` and `exla` may import everything."""
 

@@ -6,13 +6,10 @@ The modules `training.train` and `training.evaluate` have the same commands unde
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
-import traceback
 from collections.abc import Callable
 
-from exla.errors import ExlaError, OptionError
+from exla.failure import say
+from exla.strict import is_strict
 
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +53,5 @@ def told(do: Callable[[], object], arguments: argparse.Namespace) -> int:
     except BrokenPipeError:  # perhaps of standard output: the command line knows
         raise
     except Exception as error:
-        if arguments.traceback or os.environ.get("EXLA_STRICT", "") not in ("", "0"):
-            traceback.print_exception(error)
-        if arguments.json:
-            print(json.dumps({"error": {"kind": type(error).__name__, "message": str(error), "source": ""}}))
-        else:
-            kind = "" if isinstance(error, ExlaError) else f"{type(error).__name__}: "
-            print(f"exla: {kind}{error}", file=sys.stderr)
-        return 2 if isinstance(error, OptionError) else 1
+        return say(error, as_json=arguments.json, with_traceback=arguments.traceback or is_strict())
     return 0

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from exla.commands.failure import UsageError
 from exla.commands.flags import PROGRAM, add_program_arguments
 from exla.commands.planning import plan_and_report, print_plans
+from exla.failure import UsageError
 from exla.observe import Made
 from exla.saved import save_made
 

@@ -21,10 +21,10 @@ import jax
 import jaxlib
 
 from exla import ahead
-from exla.commands.failure import UsageError, is_understood, say
 from exla.commands.flags import given_options
 from exla.commands.program import is_script, read_subject, surroundings
 from exla.errors import ExlaError
+from exla.failure import UsageError, is_understood, say
 from exla.observe import Made, observing
 from exla.options import Options
 from exla.report.data import error_data, plan_data

@@ -20,8 +20,8 @@ import json
 import sys
 from pathlib import Path
 
-from exla.commands.failure import not_done
 from exla.errors import OptionError
+from exla.failure import not_done
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

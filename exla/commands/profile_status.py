@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from exla.commands.failure import not_done
 from exla.errors import OptionError
+from exla.failure import not_done
 from exla.report.records import printable
 
 

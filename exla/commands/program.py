@@ -27,9 +27,9 @@ from typing import Any
 import jax
 
 from exla.api import JitFunction
-from exla.commands.failure import UsageError
 from exla.commands.flags import given_options
 from exla.commands.shapes import Arguments, read_shapes
+from exla.failure import UsageError
 
 _JAX_JIT = type(jax.jit(lambda: None))
 

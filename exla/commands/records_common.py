@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from exla.commands.failure import UsageError
 from exla.console import to_output
+from exla.failure import UsageError
 from exla.search.records import RecordStore
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from exla.commands.failure import UsageError
 from exla.commands.records_common import add_common, counted, open_store
+from exla.failure import UsageError
 from exla.search.prune import Cut
 from exla.search.record import STATUSES
 from exla.search.records import make_key

@@ -11,8 +11,8 @@ import json
 from rich.table import Table
 from rich.text import Text
 
-from exla.commands.failure import UsageError
 from exla.commands.records_common import add_common, counted, open_store, print_table
+from exla.failure import UsageError
 from exla.report.records import Row, all_in_words, printable, rows
 from exla.report.words import numbered
 from exla.search.record import Record

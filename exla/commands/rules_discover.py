@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from exla.commands.failure import UsageError, not_done
 from exla.console import to_output
 from exla.errors import ExlaError
+from exla.failure import UsageError, not_done
 from exla.rules.discover.run import Search, discover, write
 from exla.rules.discover.state import StateError
 

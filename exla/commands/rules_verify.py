@@ -17,9 +17,9 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from exla.commands.failure import UsageError, not_done
 from exla.commands.flags import at_least
 from exla.console import to_output
+from exla.failure import UsageError, not_done
 
 KINDS = ("found", "equal", "not finite", "idempotent", "lookalike")
 

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from exla.commands.failure import UsageError
 from exla.console import to_output
 from exla.errors import ExlaError, MissingExtraError
+from exla.failure import UsageError
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 STRATEGIES_SHOWN = ("analytic", "heuristic", "random", "evolutionary", "measured", "exhaustive")

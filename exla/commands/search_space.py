@@ -15,10 +15,10 @@ import itertools
 import json
 
 from exla import api
-from exla.commands.failure import UsageError
 from exla.commands.flags import add_program_arguments, at_least
 from exla.commands.planning import quiet, tell
 from exla.commands.program import is_script, read_subject, surroundings
+from exla.failure import UsageError
 from exla.passes.decisions import to_json
 from exla.report.words import in_words
 from exla.units import format_bytes

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
-from exla.commands.failure import UsageError
+from exla.failure import UsageError
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DIGITS = r"\d+(?:_\d+)*"
