@@ -170,3 +170,14 @@ def test_a_refusal_for_what_a_scan_keeps_says_what_may_help():
         exla.jit(plain, memory_limit=limit, records="off")(rows)
     f = exla.jit(saving, memory_limit=limit, records="off")
     np.testing.assert_allclose(f(rows), plain(rows), rtol=1e-4, atol=1e-4)
+
+
+def test_a_refusal_tells_captured_constants_from_arguments():
+    captured = np.ones((300, 1000), np.float32)
+    f = exla.jit(lambda x: jnp.sum(jnp.sin(x * captured)), memory_limit="1MB", records="off")
+    with pytest.raises(
+        exla.MemoryLimitError, match=r"f32\[300,1000\] constant\s+not split further: it is a constant that"
+    ):
+        f(np.ones(1000, np.float32))
+    with pytest.raises(exla.MemoryLimitError, match=r"f32\[300,1000\] argument\s+not split further: it is an argument"):
+        exla.jit(lambda x: jnp.sum(jnp.sin(x)), memory_limit="1MB", records="off")(captured)

@@ -154,7 +154,8 @@ class Program:
         """A value in words: its type, and the primitive that made it."""
         primitive, _ = self.origin(var)
         kind = var.aval.str_short(short_dtypes=True)
-        return f"{kind} from `{primitive}`" if primitive else f"{kind} argument"
+        given = "constant" if var in self.invars[: len(self.consts)] else "argument"
+        return f"{kind} from `{primitive}`" if primitive else f"{kind} {given}"
 
 
 def value_bytes(var: Any) -> int:
