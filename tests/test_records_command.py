@@ -8,6 +8,7 @@ import pytest
 
 import exla
 from exla.cli import main
+from exla.report.records import rows
 from exla.search.records import RecordStore, make_key
 from exla.search.shards import ONE_FILE
 from exla.version import rules_hash
@@ -212,3 +213,12 @@ def test_ls_says_what_tells_keys_of_a_program_and_records_of_a_key_apart(capsys)
     out = call(capsys, "ls")[1]
     assert "numerics='exact'" in out and "1 jax.jit" in out and "1 o1" in out
     assert all(f": {option}\n" in out for option in options)
+
+
+@pytest.mark.parametrize(("run_s", "shown"), [((0.25, 0.5), 2 * MIB), ((0.5, 0.25), MIB), ((None, None), MIB)])
+def test_what_is_compiled_is_that_of_the_best_run(tmp_path, run_s, shown):
+    store = RecordStore(tmp_path)
+    for seconds, compiled in zip(run_s, (2 * MIB, MIB), strict=True):
+        store.append(record(key=P, run_s=seconds, compiled_bytes=compiled, limit_bytes=4 * MIB))
+    (row,) = rows(store.read().records)
+    assert row.compiled_bytes == shown

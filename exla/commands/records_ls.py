@@ -3,7 +3,10 @@
 Keys of one program differ in the arguments, the options of exla.jit that are not the default, the target, the device or
 the limit. The records of one key differ in outcome, in the search that made them and in the compile options of their
 candidates: each is listed with how many have it, compile options by a number that is explained below the table.
-`compiled` is the least that a candidate takes by the compiler's word, of those that obeyed the limit where any did.
+
+`compiled` is what the one with the best run takes by the compiler's word; where none was timed, the least of those that
+obeyed the limit, where any did.
+
 A key itself holds only hashes: what is said in words is known of records that say it. `exla records show KEY` lists the
 candidates of one key.
 """

@@ -60,8 +60,9 @@ class Row:
 
     @property
     def compiled_bytes(self) -> int | None:
-        """The least that a candidate takes, of those that are "ok" where there are any."""
-        good = [r for r in self.records if r.status == "ok"] or self.records
+        """What the shortest run takes; where none was timed, the least of those that are "ok", or of all."""
+        good = [r for r in self.records if r.run_s is not None and r.run_s == self.best_run_s]
+        good = good or [r for r in self.records if r.status == "ok"] or list(self.records)
         return min((r.compiled_bytes for r in good if r.compiled_bytes is not None), default=None)
 
     @property
