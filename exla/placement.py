@@ -25,7 +25,7 @@ from exla.errors import ExlaError, Holder, MemoryLimitError
 from exla.ir.explicit import explicit_mesh, is_all_explicit, is_explicit, over_auto, why_typed
 from exla.ir.spread import Spread, spreads_of
 from exla.options import Options
-from exla.search.choice import Call, Choice, Tried
+from exla.search.choice import PLAIN, Call, Choice, Tried
 from exla.search.cost import projected
 from exla.search.driver import limit_of
 from exla.targets.base import TARGETS, Target, find_target
@@ -250,6 +250,6 @@ def whole(call: Call, target: Target, options: Options, place: Placement) -> Cho
         compiled_bytes=counted,
         limit_bytes=limit,
         machine=machine,
-        tried=(Tried(what="as jax.jit compiles it", untouched=True, compiled_bytes=counted),),
+        tried=(Tried(what=PLAIN, untouched=True, compiled_bytes=counted),),
         search_s=time.perf_counter() - start,
     )

@@ -31,7 +31,7 @@ from exla.ir.blocks import block_of
 from exla.ir.joined import is_joined
 from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
 from exla.ir.products import is_outer, is_vectors
-from exla.ir.program import Program, variables
+from exla.ir.program import Program, is_complex, variables
 from exla.ir.siblings import are_siblings
 from exla.ir.sliced import is_sliced_of_stored
 from exla.ir.softmaxes import is_shifted
@@ -313,7 +313,7 @@ def _is_expensive(eqn: Any) -> bool:
     """
     name = eqn.primitive.name
     if name in ("sin", "cos", "tan"):
-        return getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c"
+        return is_complex(eqn.outvars[0])
     if name == "div":  # by what is broadcast: multiplied by its inverse
         return _size(eqn.invars[1]) == _size(eqn.outvars[0])
     return name in EXPENSIVE
@@ -357,8 +357,7 @@ def is_sum(eqn: Any) -> bool:
     Source: `GpuAlgebraicSimplifierVisitor::ShouldStrengthReduceDotToReduce`.
     """
     batched = eqn.params["dimension_numbers"][1][0]
-    is_complex = getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c"
-    return (bool(batched) or is_complex) and is_vectors(eqn)
+    return (bool(batched) or is_complex(eqn.outvars[0])) and is_vectors(eqn)
 
 
 def _is_short(eqn: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from exla.ir.primitives import VIEWS
 from exla.ir.products import is_exact, is_vectors
-from exla.ir.program import Program
+from exla.ir.program import Program, is_complex
 
 
 def is_joined(program: Program, eqn: Any, home: int, readers: Iterable[int]) -> bool:
@@ -28,7 +28,7 @@ def is_joined(program: Program, eqn: Any, home: int, readers: Iterable[int]) -> 
     """
     users = (program.eqns[i].primitive.name for i, _ in program.consumers.get(eqn.outvars[0], ()))
     is_moved = any(name in VIEWS or name == "transpose" for name in users)
-    if _is_complex(eqn):
+    if _is_of_complex_matrices(eqn):
         return False
     if is_exact(eqn) and any(_is_of_matrices(program.eqns[reader]) for reader in readers):
         return False
@@ -39,5 +39,5 @@ def _is_of_matrices(eqn: Any) -> bool:
     return eqn.primitive.name == "dot_general" and not is_vectors(eqn)
 
 
-def _is_complex(eqn: Any) -> bool:
-    return getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c" and not is_vectors(eqn)
+def _is_of_complex_matrices(eqn: Any) -> bool:
+    return is_complex(eqn.outvars[0]) and not is_vectors(eqn)

@@ -154,8 +154,12 @@ class Program:
         """A value in words: its type, and the primitive that made it."""
         primitive, _ = self.origin(var)
         kind = var.aval.str_short(short_dtypes=True)
-        given = "constant" if var in self.invars[: len(self.consts)] else "argument"
+        given = "constant" if self.captures(var) else "argument"
         return f"{kind} from `{primitive}`" if primitive else f"{kind} {given}"
+
+    def captures(self, var: Any) -> bool:
+        """Whether a value is a constant that the function captures."""
+        return var in self.invars[: len(self.consts)]
 
 
 def value_bytes(var: Any) -> int:
@@ -164,6 +168,11 @@ def value_bytes(var: Any) -> int:
     if not hasattr(aval, "shape") or _compat.is_on_host(aval):
         return 0
     return math.prod(aval.shape) * _compat.item_bytes(aval.dtype)
+
+
+def is_complex(var: Any) -> bool:
+    """Whether a value is of complex numbers."""
+    return getattr(var.aval.dtype, "kind", "") == "c"
 
 
 def trace_function(fn: Callable[..., Any], avals: Sequence[Any], consts: Sequence[Any] = ()) -> Program:

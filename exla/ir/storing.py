@@ -17,7 +17,7 @@ from exla import _compat
 from exla.ir.code import CodeCosts
 from exla.ir.primitives import ELEMENTWISE, SCATTERS, VIEWS, named
 from exla.ir.products import is_exact, is_vectors
-from exla.ir.program import Program, value_bytes
+from exla.ir.program import Program, is_complex, value_bytes
 from exla.ir.sliced import skips
 from exla.ir.split_products import Cutting
 from exla.ir.tiles import padded_bytes
@@ -85,7 +85,7 @@ def stored_bytes(program: Program, var: Any, storing: Storing) -> int:
     item = _compat.item_bytes(var.aval.dtype)
     if storing.narrow and var.aval.dtype == np.float32 and _is_for_products(program, var):
         item = 2
-    if getattr(var.aval.dtype, "kind", "") == "c":  # real and imaginary parts are stored apart
+    if is_complex(var):  # real and imaginary parts are stored apart
         return 2 * padded_bytes(var.aval.shape, item // 2, _pinned(program, var, storing))
     return padded_bytes(var.aval.shape, item, _pinned(program, var, storing))
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exla.report.words import PLAIN, told_apart
+from exla.report.words import told_apart
+from exla.search.choice import PLAIN
 from exla.search.record import Record
 from exla.search.shards import key_name
 

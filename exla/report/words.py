@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from exla.passes.decisions import Decision, to_json
+from exla.search.choice import PLAIN
 
-PLAIN = "as jax.jit compiles it"
-"""The candidate without decisions."""
 SAID = {
     "growth.small_bytes": "values up to {} bytes stay whole",
     "small_bytes": "values up to {} bytes are computed before",

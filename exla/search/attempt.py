@@ -24,7 +24,7 @@ from exla.passes.split.decide import Seed
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
 from exla.search.barred import Wrong, as_recorded, computed_otherwise, exchanges_more
-from exla.search.choice import Call, Choice, Tried
+from exla.search.choice import PLAIN, Call, Choice, Tried
 from exla.search.cost import projected, work_of
 from exla.search.garbage import uncollected
 from exla.search.measure import NOISE_BYTES, Runnable, measured_bytes
@@ -444,4 +444,4 @@ def _compile_options(decisions: Sequence[Decision]) -> dict[str, str]:
 
 
 def _words(decisions: Sequence[Decision]) -> str:
-    return "; ".join(map(str, decisions)) or "as jax.jit compiles it"
+    return "; ".join(map(str, decisions)) or PLAIN

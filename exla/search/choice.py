@@ -21,6 +21,9 @@ from exla.version import rules_hash
 if TYPE_CHECKING:
     from exla.search.ranker import Prediction
 
+PLAIN = "as jax.jit compiles it"
+"""The candidate without decisions, in words."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Call:

@@ -78,12 +78,9 @@ def refusal(
         _, source = here.origin(item.var)
         name = here.describe(item.var)
         if position is None:
-            is_captured = not item.path and item.var in here.invars[: len(here.consts)]
-            why = (
-                "it is a constant that the function captures"
-                if is_captured
-                else "it is an argument, which the caller holds"
-            )
+            is_captured = not item.path and here.captures(item.var)
+            whose = "a constant that the function captures" if is_captured else "an argument, which the caller holds"
+            why = f"it is {whose}"
         elif not item.path and item.var in here.outvars:
             why = "it is an output, which must be whole in the end"
         else:
