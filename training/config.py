@@ -138,6 +138,8 @@ class OptimiserConfig:
       weight_decay: of matrices; biases, scales and single numbers have none.
       clip_norm: length that a gradient is cut to; 0 = never.
       ema: how much of the averaged parameters stays after a step; it is the average that is evaluated and exported.
+      trust: of a model with a `prior`, how far the exported head goes from the prior, where it began, to where training
+        took it; 1 = all the way. A run that is done is exported anew with another trust.
     """
 
     loss: str = "pairwise_hinge"
@@ -147,6 +149,7 @@ class OptimiserConfig:
     weight_decay: float = 1e-2
     clip_norm: float = 1.0
     ema: float = 0.995
+    trust: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +197,7 @@ class Config:
 
 _OF_NO_CONSEQUENCE = {
     *("data.files", "data.folder", "data.collection", "data.split", "held_out.files", "held_out.split"),
-    *("data.cache", "run.folder", "run.checkpoint_every", "run.evaluate_every", "run.keep_checkpoints"),
+    *("data.cache", "optimiser.trust", "run.folder", "run.checkpoint_every", "run.evaluate_every", "run.keep_checkpoints"),
 }
 """What may differ when a run is continued; which data they are is told by their hash."""
 
@@ -332,6 +335,8 @@ def _check(config: Config, source: str) -> None:
         raise OptionError(f"{source}: {config.model.name} cannot be trained by segments; take split_sage")
     if segments.size and config.model.options.get("prior", -1) >= 0:
         raise OptionError(f"{source}: a prior is of a whole program; leave segments.size or model.options.prior out")
+    if optimiser.trust != 1 and config.model.options.get("prior", -1) < 0:
+        raise OptionError(f"{source}: optimiser.trust is of a model with a prior; set model.options.prior, or leave it out")
     bounds = {
         "data.train_rows": (data.train_rows, 0, None),
         "data.held_out_rows": (data.held_out_rows, 0, None),
@@ -350,6 +355,7 @@ def _check(config: Config, source: str) -> None:
         "optimiser.weight_decay": (optimiser.weight_decay, 0, None),
         "optimiser.clip_norm": (optimiser.clip_norm, 0, None),
         "optimiser.ema": (optimiser.ema, 0, 1),
+        "optimiser.trust": (optimiser.trust, 0, 1),
         "data.seed": (data.seed, 0, None),
         "run.seed": (run.seed, 0, None),
         **{f"model.options.{k}": (config.model.options[k], 1, None) for k in WIDTHS & config.model.options.keys()},

@@ -48,7 +48,7 @@ from exla.training.plots import new_figure, plot_ranking, plot_training
 from exla.training.sampling import Sampler
 from exla.training.scoring import Ranked, Scorer
 from exla.training.segments import SegmentSampler, SegmentScorer, SegmentSteps, scorer_for, start_history
-from exla.training.step import State, learning_rate, make_optimiser, make_step, start
+from exla.training.step import State, Variables, learning_rate, make_optimiser, make_step, start
 
 Measured = dict[str, jax.Array]
 """What a step tells: {"loss", "gradient_norm"}, () float32 each."""
@@ -163,8 +163,9 @@ def train(config: Config) -> Trained:
     kept = Checkpoints(folder / "checkpoints", about, keep=config.run.keep_checkpoints)
     with contextlib.closing(kept) as checkpoints:
         state = _trained(run, folder, checkpoints)
-    ranked = run.scorer.rank(state.ema, run.split.held_out)
-    trained = _exported(run, state, ranked)
+    variables = _trusted(run, state)
+    ranked = run.scorer.rank(variables, run.split.held_out)
+    trained = _exported(run, variables, ranked)
     if is_first():
         plot_training(folder, read_log(folder / LOG))
         plot_ranking(folder, ranked, trained.card["metrics"])
@@ -233,12 +234,27 @@ def _line(run: Run, state: State, number: int, pending: list[Any], measured: Mea
     }
 
 
-def _exported(run: Run, state: State, ranked: list[Ranked]) -> Trained:
+def _trusted(run: Run, state: State) -> Variables:
+    """The averaged parameters, the head as far from where it began as `OptimiserConfig.trust` says.
+
+    Source: Wortsman et al., "Robust fine-tuning of zero-shot models", 2022, of the last layer alone, in which that is
+    the mean of the scores before and after.
+    """
+    trust = run.config.optimiser.trust
+    if trust == 1:
+        return state.ema
+    first = run.start(make_optimiser(run.config.optimiser)).ema["params"]["head"]
+    learned = state.ema["params"]["head"]
+    head = jax.tree.map(lambda old, new: old + trust * (new - old), first, learned)
+    return {**state.ema, "params": {**state.ema["params"], "head": head}}
+
+
+def _exported(run: Run, variables: Variables, ranked: list[Ranked]) -> Trained:
     config = run.config
     return Trained(
         model=config.model.name,
         options=config.model.options,
-        variables=jax.tree.map(np.asarray, state.ema),
+        variables=jax.tree.map(np.asarray, variables),
         normaliser=run.normaliser,
         inputs=inputs_of(config),
         card={
@@ -248,7 +264,7 @@ def _exported(run: Run, state: State, ranked: list[Ranked]) -> Trained:
                 "held_out": {part.name: part.program.sha256 for part in run.split.held_out},
             },
             "metrics": evaluate(ranked),
-            "steps": int(state.step),
+            "steps": config.optimiser.steps,
             "config": config.as_json(),
             "versions": versions(),
         },

@@ -27,7 +27,7 @@ from exla.search.space import Candidate, Goal, Space
 from exla.search.strategy import STRATEGIES, Outcome, Session
 from exla.search.trials import Budget, Listener, Tuned, listener
 from exla.search.tune import tune
-from exla.search.weigh import weigh
+from exla.search.weigh import cycles_of, weigh
 from exla.strict import tolerate
 from exla.targets.base import Target
 
@@ -197,18 +197,31 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
         if STRATEGIES.get(name).improves and not is_ranked:
             candidate, choice = _improved(attempt, session, candidate, choice)
         if is_ranked:
-            session.tell(outcome)
-            rival = session.ask()
-            is_wrong = rival is not None and attempt.wrong.has(rival.decisions)
-            other = None if rival is None or is_wrong else attempt.candidate(rival)
-            if rival is not None and other is not None:
-                asked.append(rival)
-                kept, settled = weigh(attempt, choice, other)
-                candidate = candidate if kept is choice else rival
-                choice = replace(kept, tried=tuple(attempt.tried))
-                attempt.chosen(choice)
+            session.tell(replace(outcome, estimated=cycles_of(attempt, choice) is not None))
+            candidate, choice, settled = _weighed(attempt, session, candidate, choice, asked)
         return _with_prediction(choice, space, candidate, settled)
     return None
+
+
+def _weighed(
+    attempt: Attempt, session: Session, candidate: Candidate, choice: Choice, asked: list[Candidate]
+) -> tuple[Candidate, Choice, str]:
+    """What is kept of what obeys and of the rivals that the strategy asks for; and why."""
+    candidates, choices = [candidate], [choice]
+    while (rival := session.ask()) is not None:
+        other = None if attempt.wrong.has(rival.decisions) else attempt.candidate(rival)
+        if other is not None:
+            asked.append(rival)
+            candidates.append(rival)
+            choices.append(other)
+        session.tell(Outcome(status="barred") if other is None else attempt.outcome())
+    if len(choices) == 1:
+        return candidate, choice, ""
+    kept, settled = weigh(attempt, choices)
+    candidate = candidates[next(k for k, c in enumerate(choices) if c is kept)]
+    choice = replace(kept, tried=tuple(attempt.tried))
+    attempt.chosen(choice)
+    return candidate, choice, settled
 
 
 def _improved(attempt: Attempt, session: Session, candidate: Candidate, choice: Choice) -> tuple[Candidate, Choice]:

@@ -36,12 +36,14 @@ class Outcome:
       peak_bytes: what it takes by the compiler's word; None where that is unknown.
       run_s: seconds of one run; None where it was not measured. NaN never gets here.
       devices: how many devices share the program; peak_bytes is that of each.
+      estimated: whether the compiler says how long all of it runs, so that others can be weighed against it by that.
     """
 
     status: str
     peak_bytes: int | None = None
     run_s: float | None = None
     devices: int = 1
+    estimated: bool = False
 
 
 class SearchSpace(Protocol):
@@ -96,7 +98,7 @@ class Strategy:
       name: what `search=` calls it.
       propose: the generator.
       measures: whether it is told how long candidates run, and goes on after the first that obeys the limit.
-      weighs: whether what it asks after the first that obeys is a rival of that, to be compiled and weighed against it,
+      weighs: whether what it asks after the first that obeys are rivals of that, to be compiled and weighed against it,
         where candidates were ranked by what was learned.
       improves: whether what it asks else after the first that obeys is to be used instead, where it is predicted to be
         faster and obeys too.

@@ -1,10 +1,14 @@
-"""Two candidates that obey and between which the prediction is unsure: which one is kept.
+"""Candidates that obey and between which the prediction is unsure: which one is kept.
 
-Where the compiler estimates how long all its code runs (TPUs), that decides; on a CPU where the user allows a run
-(`verify="run"`), both are timed; else the one that needs less memory is kept, as with all ties.
+Where the compiler estimates how long all their code runs (TPUs), that decides; on a CPU where the user allows a run
+(`verify="run"`), they are timed; else the one that needs the least memory is kept, as with all ties.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from exla.errors import MeasureError
 from exla.search.attempt import Attempt
@@ -17,37 +21,52 @@ SECONDS = 1.5
 """For the turns of two candidates that are timed."""
 
 
-def weigh(attempt: Attempt, first: Choice, rival: Choice) -> tuple[Choice, str]:
-    """Keep one of two choices.
+def weigh(attempt: Attempt, choices: Sequence[Choice]) -> tuple[Choice, str]:
+    """Keep one of several choices.
 
     Args:
-      attempt: that compiled both.
-      first: what was predicted to be faster.
-      rival: the next.
+      attempt: that compiled them.
+      choices: two or more, what was predicted to be faster before what was not.
 
     Returns:
-      The one that is kept, and how that was settled, in words.
+      The one that is kept, of equals the first; and how that was settled, in words. One of which the compiler does not
+      estimate all, where it does of the first, is not kept.
     """
-    if attempt.target.platform == "tpu":
-        ours, theirs = (estimated_cycles(c.compiled.as_text()) for c in (first, rival))
-        if ours is not None and theirs is not None and ours.is_whole and theirs.is_whole:
-            kept = first if ours.total <= theirs.total else rival
-            return kept, _said(kept is first, f"{ours.total:,.0f} against {theirs.total:,.0f} cycles estimated")
+    cycles = [math.inf if (found := cycles_of(attempt, choice)) is None else found for choice in choices]
+    if cycles[0] < math.inf:
+        return _kept(choices, cycles, "{:,.0f}".format, "cycles estimated")
     if attempt.options.verify == "run" and not attempt.call.inline:
-        programs = [attempt.runnable(c.program, c.decisions) for c in (rival, first)]
+        seconds = _timed(attempt, choices)
+        if seconds is not None:
+            return _kept(choices, seconds, lambda s: f"{s * 1e3:.3g}", "ms measured")
+    return _kept(choices, [c.compiled_bytes.total for c in choices], format_bytes, "compiled")
+
+
+def cycles_of(attempt: Attempt, choice: Choice) -> float | None:
+    """How long the compiler estimates that a choice runs; None where it says nothing, or not of all its code."""
+    found = estimated_cycles(choice.compiled.as_text()) if attempt.target.platform == "tpu" else None
+    return found.total if found is not None and found.is_whole else None
+
+
+def _timed(attempt: Attempt, choices: Sequence[Choice]) -> list[float] | None:
+    """Seconds of each, the first's from its turns with the last; None where one cannot be measured."""
+    first, *rivals = (attempt.runnable(c.program, c.decisions) for c in choices)
+    seconds: list[float] = []
+    for rival in rivals:
         try:
-            found = timed(programs[1], reference=programs[0], seconds=SECONDS)
+            found = timed(rival, reference=first, seconds=SECONDS)
         except MeasureError:
-            found = None
-        if found is not None and found.run_s is not None and found.reference_s is not None:
-            kept = first if found.run_s <= found.reference_s else rival
-            return kept, _said(
-                kept is first, f"{found.run_s * 1e3:.3g} against {found.reference_s * 1e3:.3g} ms measured"
-            )
-    kept = first if first.compiled_bytes.total <= rival.compiled_bytes.total else rival
-    bytes_ = " against ".join(format_bytes(c.compiled_bytes.total) for c in (first, rival))
-    return kept, _said(kept is first, f"{bytes_} compiled")
+            return None
+        if found.run_s is None or found.reference_s is None:
+            return None
+        seconds = [found.reference_s, *seconds[1:], found.run_s]
+    return seconds
 
 
-def _said(is_first: bool, why: str) -> str:
-    return f"a close call: {'it' if is_first else 'the one that was predicted to be second'} was kept for {why}"
+def _kept(
+    choices: Sequence[Choice], costs: Sequence[float], words: Callable[[Any], str], what: str
+) -> tuple[Choice, str]:
+    least = min(range(len(costs)), key=costs.__getitem__)
+    others = " and ".join(words(c) if c < math.inf else "unknown" for k, c in enumerate(costs) if k != least)
+    who = "it" if least == 0 else f"the one that was predicted to be number {least + 1} of them"
+    return choices[least], f"a close call: {who} was kept for {words(costs[least])} against {others} {what}"

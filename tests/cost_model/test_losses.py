@@ -35,7 +35,18 @@ def huber(scores, rank, delay):
     return np.mean(np.where(off < 1, off**2 / 2, off - 0.5))
 
 
-BY_HAND = {"pairwise_hinge": hinge, "list_mle": list_mle, "rank_mse": mse, "delay_huber": huber}
+def expected_delay(scores, rank, delay):
+    drawn = np.exp(-8 * (scores - scores.min()))
+    return (drawn * np.minimum(delay, 3)).sum() / drawn.sum()
+
+
+BY_HAND = {
+    "pairwise_hinge": hinge,
+    "list_mle": list_mle,
+    "rank_mse": mse,
+    "delay_huber": huber,
+    "expected_delay": expected_delay,
+}
 each_loss = pytest.mark.parametrize("name", list(LOSSES))
 
 
@@ -75,3 +86,10 @@ def test_the_mean_is_over_programs(name):
 def test_the_gradient_pulls_the_fastest_down_and_the_slowest_up(name):
     gradient = jax.jit(jax.grad(LOSSES.get(name)))(np.full((1, 4), 0.5, np.float32), RANK, DELAY, REAL)
     assert gradient[0, 0] > 0 > gradient[0, 1]
+
+
+def test_the_expected_delay_is_that_of_the_first_pick_where_scores_are_far_apart_and_has_a_bound():
+    apart = np.array([[9.0, 0.0, 4.0, 6.0]], np.float32)
+    expected = LOSSES.get("expected_delay")
+    np.testing.assert_allclose(expected(apart, RANK, DELAY, REAL), DELAY[0, 1], rtol=1e-6)
+    np.testing.assert_allclose(expected(apart, RANK, 10 * DELAY, REAL), 3.0, rtol=1e-6)

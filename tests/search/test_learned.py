@@ -1,6 +1,7 @@
 """The pool, and the strategy that ranks it by what was learned."""
 
 import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,10 @@ from exla.cost_model.split_configs import describe
 from exla.errors import CheckpointError, ExlaWarning
 from exla.search.pool import FEW, FIRST, first_of, pool, walks
 from exla.search.ranker import Ranking, find_ranker
+from exla.search.strategies.learned import RIVALS
 from exla.search.strategy import STRATEGIES, Outcome
+from exla.search.weigh import weigh
+from exla.targets.base import CompiledBytes
 from tests.cost_model.test_split_configs import zoo_space
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -160,6 +164,56 @@ def test_what_the_model_puts_first_is_asked_first(with_weights):
     for k in wanted:
         assert session.ask().all_decisions == asked[k].all_decisions
         session.tell(Outcome(status="over_limit", peak_bytes=space.goal.bytes * 2))
+
+
+@pytest.mark.parametrize(
+    ("estimated", "doubt", "rivals"), [(True, 0.0, RIVALS), (True, 1.0, RIVALS), (False, 1.0, 1), (False, 0.0, 0)]
+)
+def test_rivals_are_asked_for_where_the_compiler_can_settle_it_or_the_models_disagree(estimated, doubt, rivals):
+    space = zoo_space("svgd_step")
+
+    class InDoubt:
+        def rank(self, starts, candidates, option_sets):
+            count = len(candidates)
+            asked.extend(candidates)
+            scores = tuple(0.1 * k for k in range(count))
+            return Ranking(order=tuple(range(count)), scores=scores, doubts=(doubt,) * count, weights="made up")
+
+    asked = []
+    space.ranker = InDoubt
+    session = STRATEGIES.get("learned").start(space)
+    session.ask()
+    session.tell(Outcome(status="over_limit", peak_bytes=space.goal.bytes * 2))
+    session.ask()
+    session.tell(Outcome(status="ok", peak_bytes=space.goal.bytes, estimated=estimated))
+    found = []
+    while (candidate := session.ask()) is not None:
+        found.append(candidate)
+        session.tell(Outcome(status="ok", peak_bytes=space.goal.bytes))
+    assert [c.all_decisions for c in found] == [c.all_decisions for c in asked[2 : 2 + rivals]]
+
+
+class Weighed:
+    """A choice of which only the count of bytes and the compiler's estimate are asked."""
+
+    def __init__(self, cycles, total):
+        self.cycles, self.compiled_bytes = cycles, CompiledBytes(arguments=0, outputs=0, temporaries=total, aliased=0, unaccounted=0)
+
+
+@pytest.mark.parametrize(
+    ("choices", "kept", "why"),
+    [
+        ([(9.0, 1), (7.0, 3), (8.0, 2)], 1, "number 2 of them was kept for 7 against 9 and 8 cycles estimated"),
+        ([(7.0, 3), (None, 1)], 0, "it was kept for 7 against unknown cycles estimated"),
+        ([(None, 3 << 20), (5.0, 1 << 20)], 1, "number 2 of them was kept for 1.0 MiB against 3.0 MiB compiled"),
+        ([(7.0, 3), (7.0, 1)], 0, "it was kept for 7 against 7 cycles estimated"),
+    ],
+)
+def test_the_compilers_estimate_decides_and_memory_where_there_is_none(monkeypatch, choices, kept, why):
+    monkeypatch.setattr("exla.search.weigh.cycles_of", lambda attempt, choice: choice.cycles)
+    made = [Weighed(*choice) for choice in choices]
+    found, words = weigh(SimpleNamespace(options=SimpleNamespace(verify="compile")), made)
+    assert made.index(found) == kept and words.endswith(why)
 
 
 def test_models_that_disagree_are_in_doubt():

@@ -119,6 +119,23 @@ def test_more_can_be_scored_together_than_are_trained_together(tmp_path, files):
     assert not np.allclose(scores[0], expected, rtol=1e-3)
 
 
+def test_a_head_that_is_trusted_less_is_nearer_to_the_prior_and_not_trained_anew(tmp_path, files, monkeypatch):
+    def trained(trust):
+        return train(config(tmp_path, files, model=prior, optimiser={"trust": trust, "learning_rate": 0.1}))
+
+    prior = {"options": {**SMALL, "prior": 0}}
+    whole = trained(1.0)
+    monkeypatch.setattr(training, "_batches", lambda run, first, last: [pytest.fail()] if first < last else [])
+    half, none = trained(0.5), trained(0.0)
+    file = read(files[0])
+    scores = [Ranker(name="made", trained=t).score(file.graph, file.configs()) for t in (whole, half, none)]
+    np.testing.assert_allclose(scores[2], file.configs()[:, :, 0].max(1), atol=1e-6)
+    np.testing.assert_allclose(scores[1], (scores[0] + scores[2]) / 2, atol=1e-5)
+    assert np.abs(scores[0] - scores[2]).max() > 0.05
+    assert checkpoint.load(tmp_path / "run" / "weights.npz").card["config"]["optimiser"]["trust"] == 0.0
+    assert half.card["metrics"] != none.card["metrics"]
+
+
 def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, files, straight):
     made = config(tmp_path, files, model=GCN, run=EVERY)
     (tmp_path / "run.toml").write_text(toml(made))
