@@ -3,10 +3,11 @@
     ranker = ranker_for("cpu")
     ranking = ranker.rank(space.starts, candidates, space.option_sets)
 
-The weights of a target are files called after it, `cpu.npz`, or `cpu.0.npz`, `cpu.1.npz`, … for an ensemble: in the
-folder that `EXLA_WEIGHTS` names, else what was learned on this machine (`exla.training.online`), else those that come
-with exla (`cost_model/weights/`). Scores of a model have no scale of their own, so that each model's are brought to
-mean 0 and deviation 1 over the candidates before they are averaged; how far the models are apart then is the doubt.
+The weights of a target are files called after it, `cpu.npz`, or `cpu.0.npz`, `cpu.1.npz`, … for an ensemble, and after
+several where they are of all of them (`tpu-v5e+tpu-v6e.0.npz`): in the folder that `EXLA_WEIGHTS` names, else what was
+learned on this machine (`exla.training.online`), else those that come with exla (`cost_model/weights/`). Scores of a
+model have no scale of their own, so that each model's are brought to mean 0 and deviation 1 over the candidates before
+they are averaged; how far the models are apart then is the doubt.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def ranker_for(target: str, *, own: bool = True) -> Ensemble | None:
         paths = sorted(own_folder(target).glob("*.npz"))
     prefix = target.replace(":", "-")
     paths = paths or list(shipped_weights().values())
-    mine = [path for path in paths if path.stem == prefix or path.stem.startswith(f"{prefix}.")]
+    mine = [path for path in paths if prefix in path.name.split(".")[0].split("+")]
     if not mine:
         return None
     return Ensemble(name=prefix, rankers=tuple(load_ranker(path) for path in mine))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,7 @@ class Ranker:
     _apply: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        model = MODELS.get(self.trained.model)(**self.trained.options)
-        told = _compiler_options()
-        apply = jax.jit(model.apply, static_argnames="method", compiler_options=told)
+        apply = _apply_of(self.trained.model, tuple(sorted(self.trained.options.items())))
         object.__setattr__(self, "_apply", apply)
 
     def score(self, graph: Graph, configs: np.ndarray) -> np.ndarray:
@@ -187,6 +186,13 @@ class _Program:
         """How many groups to score at the same time: XLA leaves cores idle where a program is small."""
         rows = max(batch.node_mask.size * batch.candidate_mask.shape[1] for batch in self.batches)
         return max(1, min(groups, os.cpu_count() or 1, ROWS_TOGETHER // rows))
+
+
+@lru_cache(maxsize=16)
+def _apply_of(model: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    """A model's `apply`, compiled once for all the weights of an ensemble."""
+    made = MODELS.get(model)(**dict(options))
+    return jax.jit(made.apply, static_argnames="method", compiler_options=_compiler_options())
 
 
 def _compiler_options() -> dict[str, str] | None:

@@ -197,7 +197,14 @@ class Config:
 
 _OF_NO_CONSEQUENCE = {
     *("data.files", "data.folder", "data.collection", "data.split", "held_out.files", "held_out.split"),
-    *("data.cache", "optimiser.trust", "run.folder", "run.checkpoint_every", "run.evaluate_every", "run.keep_checkpoints"),
+    *(
+        "data.cache",
+        "optimiser.trust",
+        "run.folder",
+        "run.checkpoint_every",
+        "run.evaluate_every",
+        "run.keep_checkpoints",
+    ),
 }
 """What may differ when a run is continued; which data they are is told by their hash."""
 
@@ -336,7 +343,9 @@ def _check(config: Config, source: str) -> None:
     if segments.size and config.model.options.get("prior", -1) >= 0:
         raise OptionError(f"{source}: a prior is of a whole program; leave segments.size or model.options.prior out")
     if optimiser.trust != 1 and config.model.options.get("prior", -1) < 0:
-        raise OptionError(f"{source}: optimiser.trust is of a model with a prior; set model.options.prior, or leave it out")
+        raise OptionError(
+            f"{source}: optimiser.trust is of a model with a prior; set model.options.prior, or leave it out"
+        )
     bounds = {
         "data.train_rows": (data.train_rows, 0, None),
         "data.held_out_rows": (data.held_out_rows, 0, None),

@@ -11,7 +11,7 @@ from exla.cost_model.checkpoint import Trained, save
 from exla.cost_model.footing import nodes_on_one_footing, tile_configs_on_one_footing
 from exla.cost_model.inputs import Inputs
 from exla.cost_model.models import MODELS
-from exla.cost_model.ranker import load_ranker
+from exla.cost_model.ranker import _apply_of, load_ranker
 from exla.cost_model.transforms import prune
 from exla.errors import CheckpointError, GraphError
 from tests.cost_model.made import fitted, made_sample, weights
@@ -24,12 +24,12 @@ SEEN = dataclasses.replace(SAMPLE.graph, node_feat=nodes_on_one_footing(SAMPLE.g
 OPTIONS = {"split_sage": {"hidden": 8, "blocks": 1}, "tile_mlp": {"hidden": 8, "layers": 1}}
 
 
-def saved(path, name="split_sage", inputs=None):
+def saved(path, name="split_sage", inputs=None, seed=0):
     model, normaliser = MODELS.get(name)(**OPTIONS[name]), fitted([SAMPLE])
     trained = Trained(
         model=name,
         options=OPTIONS[name],
-        variables=weights(model, collate([SAMPLE], normaliser)),
+        variables=weights(model, collate([SAMPLE], normaliser), seed),
         normaliser=normaliser,
         inputs=inputs or Inputs(),
     )
@@ -112,6 +112,7 @@ def test_candidates_are_compared_with_those_of_their_own_group(tmp_path, segment
 
 
 def test_groups_that_several_threads_score_are_of_one_size_and_compiled_once(tmp_path):
+    _apply_of.cache_clear()
     saved(tmp_path / "w.npz", inputs=Inputs(configs=17))
     ranker, compiled = load_ranker(tmp_path / "w.npz"), []
 
@@ -128,6 +129,7 @@ def test_groups_that_several_threads_score_are_of_one_size_and_compiled_once(tmp
 
 def test_small_graphs_with_few_candidates_share_one_compilation(tmp_path):
     """And their scores are those of the model, whatever they are padded to."""
+    _apply_of.cache_clear()
     trained = saved(tmp_path / "w.npz")
     ranker, model = load_ranker(tmp_path / "w.npz"), MODELS.get("split_sage")(**OPTIONS["split_sage"])
     for seed, nodes, edges, candidates in ((1, 30, 40, 20), (2, 9, 12, 3), (3, 100, 130, 47), (4, 127, 250, 64)):
@@ -142,6 +144,16 @@ def test_small_graphs_with_few_candidates_share_one_compilation(tmp_path):
     larger = made_sample(5, nodes=200, edges=250, candidates=20)
     assert ranker.score(larger.graph, larger.node_config).shape == (20,)
     assert ranker._apply._cache_size() == 2
+
+
+def test_models_of_an_ensemble_are_compiled_once_and_score_by_their_own_weights(tmp_path):
+    _apply_of.cache_clear()
+    for seed in (0, 1):
+        saved(tmp_path / f"{seed}.npz", seed=seed)
+    one, other = (load_ranker(tmp_path / f"{seed}.npz") for seed in (0, 1))
+    scores = [ranker.score(SAMPLE.graph, SAMPLE.node_config) for ranker in (one, other)]
+    assert one._apply is other._apply and one._apply._cache_size() == 1
+    assert np.abs(scores[0] - scores[1]).max() > 1e-3
 
 
 def test_configurations_of_another_program_are_an_error(tmp_path):
