@@ -83,11 +83,12 @@ SPLIT_ABLATIONS: dict[str, dict[str, Any]] = {
     "GCN for SAGE": {"options": {"sage": False}},
     "MSE for hinge": {"loss": "rank_mse"},
     "delay_huber for hinge": {"loss": "delay_huber"},
+    "expected_delay for hinge": {"loss": "expected_delay"},
     "instance norm": {"options": {"per_candidate_norm": True}},
     "instance norm, without cross-config attention": {"options": {"per_candidate_norm": True, "cross_config": False}},
     "without the prediction": {"options": {"prior": -1}},
 }
-"""Of `training/configs/split.toml` with the pairwise hinge."""
+"""Of `training/configs/split.toml` with 24 channels, the pairwise hinge and a head that is trusted all the way."""
 WHERE = dict.fromkeys(("ridge", "trees", "ceiling"), "tabular")
 """Modules of the functions that are not here."""
 TILE_MODELS = ("tile_early_join_sage", "tile_late_join_sage", "tile_residual_gcn", "tile_mlp")
@@ -162,11 +163,12 @@ def split(data: str, ablation: str, seed: int, steps: int) -> dict[str, Any]:
     change = SPLIT_ABLATIONS[ablation]
     with tempfile.TemporaryDirectory() as folder:
         given = {
-            **{f"model.options.{name}": value for name, value in change.get("options", {}).items()},
+            **{f"model.options.{name}": value for name, value in {"hidden": 24, **change.get("options", {})}.items()},
             "data.files": [str(Path(data) / "train")],
             "held_out.files": [str(Path(data) / part) for part in ("valid", "test")],
             "optimiser.loss": change.get("loss", "pairwise_hinge"),
             "optimiser.steps": steps,
+            "optimiser.trust": 1.0,
             **{"run.folder": folder, "run.seed": seed, "run.evaluate_every": 0, "run.checkpoint_every": 0},
         }
         config = read_config("split", [f"{key}={json.dumps(value)}" for key, value in given.items()])

@@ -1,15 +1,17 @@
 """What the search would use today of the recorded spaces, and how far that is from the best.
 
-    python -m benchmarks.first_picks [--names embedding_bag tsne_gradient]
+    python -m benchmarks.first_picks [--names embedding_bag tsne_gradient] [--measure]
 
 `exla search compare` lets strategies choose among all candidates of a recorded space, by what was predicted when it
 was written. The search itself finds its candidates by the beam, in the program that is traced today. Here it is asked
 on the same programs under the same limits, and what it asks for is looked up: compiled bytes and times are those of the
 records, nothing is compiled or run. Of the sets of compile options the first that obeys counts, as in a search. A pick
-that was never measured is listed as such. A line is kept for each in `benchmarks/results/`.
+that was never measured is listed as such; with --measure it is compiled now, and timed in turns with the best candidate
+of the records, which is made again. A line is kept for each in `benchmarks/results/`.
 """
 
 import argparse
+import math
 import statistics
 from dataclasses import replace
 from typing import Any
@@ -17,24 +19,50 @@ from typing import Any
 from benchmarks import record
 from exla.datasets.profiling.campaign import Instance
 from exla.datasets.profiling.prepare import Prepared, Settled, prepare
+from exla.errors import ReplayMiss
 from exla.passes.decisions import CompileOption
+from exla.search.choice import Choice
+from exla.search.measure import timed
 from exla.search.recorded import RecordedSpace, packaged, read_spaces, simulate
 from exla.search.strategy import STRATEGIES, Outcome
 
+SECONDS = 20.0
+"""For the turns of a pick with the best candidate of the records."""
 
-def first_pick(space: RecordedSpace) -> dict[str, Any]:
-    """The slowdown of what `analytic` uses against the best of the space, None where that was never measured."""
+
+def first_pick(space: RecordedSpace, measure: bool) -> dict[str, Any]:
+    """The slowdown of what `analytic` uses against the best of the space, None where that was not measured."""
     settled = Settled(size=space.about["size"], limit_bytes=space.limit_bytes)
     found = prepare(Instance(family="recorded", program=space.name, megabytes=64, share=0.125), "cpu", settled)
     session = STRATEGIES.get("analytic").start(found.space)
     while (candidate := session.ask()) is not None:
         known = _recorded(found, space, candidate)
-        if known is None:
+        if known is None and not measure:
             return {"slowdown": None, "pick": str(candidate)}
+        if known is None:
+            choice = found.attempt.candidate(candidate)
+            if choice is not None:
+                return {**against_best(found, space, choice), "pick": str(candidate)}
+            known = found.attempt.outcome()
         if known.status == "ok" and known.run_s is not None:
             return {"slowdown": known.run_s / space.best_s, "pick": str(candidate)}
         session.tell(known)
     return {"slowdown": None, "pick": "nothing"}
+
+
+def against_best(found: Prepared, space: RecordedSpace, choice: Choice) -> dict[str, Any]:
+    """The slowdown of a choice, timed now, against the best candidate of a recorded space, made again and timed too."""
+    best = min((m for m in space.measured if m.run_s is not None), key=lambda m: m.run_s or math.inf)
+    try:
+        reference = found.space.build(list(best.decisions))
+    except ReplayMiss as error:
+        return {"slowdown": None, "why": str(error)}
+    decided = ((reference.program, reference.all_decisions), (choice.program, choice.decisions))
+    first, second = (found.attempt.runnable(program, decisions) for program, decisions in decided)
+    timing = timed(second, reference=first, seconds=SECONDS)
+    if timing.run_s is None or timing.reference_s is None:
+        return {"slowdown": None, "why": timing.status}
+    return {"slowdown": max(timing.run_s / timing.reference_s, 1.0), "measured_now": True}
 
 
 def _recorded(found: Prepared, space: RecordedSpace, candidate: Any) -> Outcome | None:
@@ -54,13 +82,18 @@ def _recorded(found: Prepared, space: RecordedSpace, candidate: Any) -> Outcome 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="+", help="programs (default: all that are over their limit)")
+    parser.add_argument("--measure", action="store_true", help="time picks that were never measured")
     arguments = parser.parse_args()
     results = record.open_results("first_picks")
     kept = []
     for space in (s for path in packaged() for s in read_spaces(path)):
         if space.plain_obeys or (arguments.names and space.name not in arguments.names):
             continue
-        row = {"program": space.name, **first_pick(space), "by_stored_predictions": simulate("analytic", space, 1)[0]}
+        row = {
+            "program": space.name,
+            **first_pick(space, arguments.measure),
+            "by_stored_predictions": simulate("analytic", space, 1)[0],
+        }
         results.append(**row)
         kept.append(row)
         said = "not among those that were measured" if row["slowdown"] is None else f"{row['slowdown']:.2f}"
