@@ -15,6 +15,7 @@ found on the folds in the card. A name is that of the targets, joined by "+".
 import argparse
 import dataclasses
 import json
+import math
 import random
 import sys
 from collections import Counter
@@ -136,6 +137,9 @@ def table(rows: Sequence[dict[str, Any]], trust: float) -> dict[str, dict[str, A
             means[who] = geometric_mean(row[who] for row in mine)
             means[f"{who}_worst"] = max(row[who] for row in mine)
             means[f"{who}_3"] = geometric_mean(row[f"{who}_3"] for row in mine)
+        ratios = np.log([row["learned"] / row["analytic"] for row in mine])
+        means["learned_over_analytic"] = float(np.exp(ratios.mean()))
+        means["its_standard_error"] = float(ratios.std(ddof=1) / math.sqrt(len(mine)))
         for who in ("learned", "analytic"):
             means[f"{who}_tau"] = float(np.nanmean([row[f"tau_{who}"] for row in mine]))
         found[device] = {key: round(v, 4) if isinstance(v, float) else v for key, v in means.items()}
