@@ -157,7 +157,7 @@ def ship(name: str, models: Sequence[Trained], rows: Sequence[dict[str, Any]], m
             "weights": name,
             "seed": seed,
             "config": {**sections, "optimiser": {**sections["optimiser"], "trust": trust}},
-            "data": {"hash": model.card["data"]["hash"], "programs": len(model.card["data"]["train"])},
+            "data": {"hash": model.card["data"]["hash"], "programs": len(metas)},
             "label": sorted({meta["label"] for meta in metas}),
             "families": sorted({meta["family"] for meta in metas}),
             "held_out": {
