@@ -63,13 +63,16 @@ def main() -> int:
         asked = [path for path, meta in (files | others).items() if fold.get(meta["family"], 0) == left_out]
         rows += [row | {"trained_on_it": path in files} for path in asked for row in of_program(path, models)]
         print(f"fold {left_out}: {len(asked)} programs ranked", flush=True)
+    about = {"weights": arguments.name, "folds": FOLDS, "seeds": arguments.seeds}
+    results = record.open_results("weights") if arguments.keep else None
     for trust in TRUSTS:
         for device, means in table(rows, trust).items():
             print(f"trust {trust}, {device}: " + ", ".join(f"{key} {value}" for key, value in means.items()))
-    if arguments.keep:
-        results = record.open_results("weights")
-        for row in rows:
-            results.append(weights=arguments.name, folds=FOLDS, seeds=arguments.seeds, **row)
+            if results is not None:
+                results.append(**about, device_ranked=device, trust=trust, means=means)
+    if results is not None:
+        for row in (row for row in rows if row["trust"] == read_config("split").optimiser.trust):
+            results.append(**about, **{"device_ranked": row["device"], **row, "device": results.environment["device"]})
     if arguments.ship:
         models = [trained(arguments.runs / f"all-{seed}", list(files), seed) for seed in seeds]
         ship(arguments.name, models, rows, list(files.values()))
