@@ -69,10 +69,10 @@ def main() -> int:
         for device, means in table(rows, trust).items():
             print(f"trust {trust}, {device}: " + ", ".join(f"{key} {value}" for key, value in means.items()))
             if results is not None:
-                results.append(**about, device_ranked=device, trust=trust, means=means)
+                results.append(**about, profiled_on=device, trust=trust, means=means)
     if results is not None:
         for row in (row for row in rows if row["trust"] == read_config("split").optimiser.trust):
-            results.append(**about, **{"device_ranked": row["device"], **row, "device": results.environment["device"]})
+            results.append(**about, **row)
     if arguments.ship:
         models = [trained(arguments.runs / f"all-{seed}", list(files), seed) for seed in seeds]
         ship(arguments.name, models, rows, list(files.values()))
@@ -117,7 +117,7 @@ def of_program(path: Path, models: Sequence[Trained]) -> list[dict[str, Any]]:
     for trust in TRUSTS:
         rankers = (Ranker(name="", trained=at_trust(model, trust)) for model in models)
         row = judged(path, Ensemble(name="", rankers=tuple(rankers)))
-        rows += [] if row is None else [{"device": path.parent.parent.name, "trust": trust, **row}]
+        rows += [] if row is None else [{"profiled_on": path.parent.parent.name, "trust": trust, **row}]
     return rows
 
 
@@ -133,8 +133,8 @@ def at_trust(model: Trained, trust: float) -> Trained:
 def table(rows: Sequence[dict[str, Any]], trust: float) -> dict[str, dict[str, Any]]:
     """Device -> means over its programs: geometric ones of slowdowns, and the worst; Kendall's tau."""
     found: dict[str, dict[str, Any]] = {}
-    for device in sorted({row["device"] for row in rows}):
-        mine = [row for row in rows if (row["device"], row["trust"]) == (device, trust)]
+    for device in sorted({row["profiled_on"] for row in rows}):
+        mine = [row for row in rows if (row["profiled_on"], row["trust"]) == (device, trust)]
         means: dict[str, Any] = {"programs": len(mine), "trained_on_it": mine[0]["trained_on_it"]}
         for who in NAMES:
             means[who] = geometric_mean(row[who] for row in mine)
@@ -179,7 +179,7 @@ def failures(rows: Sequence[dict[str, Any]], trust: float, most: int = 5) -> lis
     """The programs whose first pick is furthest from the best, of the devices that were trained on."""
     mine = [row for row in rows if row["trained_on_it"] and row["trust"] == trust]
     worst = sorted(mine, key=lambda row: -row["learned"])[:most]
-    return [f"{row['program']} on {row['device']}: {row['learned']:.2f} times the best" for row in worst]
+    return [f"{row['program']} on {row['profiled_on']}: {row['learned']:.2f} times the best" for row in worst]
 
 
 if __name__ == "__main__":
