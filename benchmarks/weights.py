@@ -71,7 +71,8 @@ def main() -> int:
             if results is not None:
                 results.append(**about, profiled_on=device, trust=trust, means=means)
     if results is not None:
-        for row in (row for row in rows if row["trust"] == read_config("split").optimiser.trust):
+        trust = read_config("split").optimiser.trust
+        for row in (row for row in rows if row["trained_on_it"] and row["trust"] == trust):
             results.append(**about, **row)
     if arguments.ship:
         models = [trained(arguments.runs / f"all-{seed}", list(files), seed) for seed in seeds]
@@ -117,7 +118,9 @@ def of_program(path: Path, models: Sequence[Trained]) -> list[dict[str, Any]]:
     for trust in TRUSTS:
         rankers = (Ranker(name="", trained=at_trust(model, trust)) for model in models)
         row = judged(path, Ensemble(name="", rankers=tuple(rankers)))
-        rows += [] if row is None else [{"profiled_on": path.parent.parent.name, "trust": trust, **row}]
+        if row is not None:
+            numbers = {key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}
+            rows.append({"profiled_on": path.parent.parent.name, "trust": trust, **numbers})
     return rows
 
 
