@@ -75,6 +75,10 @@ def judged(path: Path, ranker) -> dict | None:
     for name, lower_is_faster in by.items():
         row[name] = 1 + slowdown(lower_is_faster, runtime)
         row[f"{name}_3"] = 1 + slowdown(lower_is_faster, runtime, 3)
+    # What a search weighs where the weights do not lead: the prediction's first pick, and two that are learned.
+    first = int(np.argmin(predicted))
+    others = [k for k in np.argsort(scores, kind="stable") if k != first]
+    row["advised_3"] = float(runtime[[first, *others[:2]]].min() / best)
     row["tau_learned"], row["tau_analytic"] = (float(kendall_tau(s, runtime)) for s in (scores, predicted))
     generator = np.random.default_rng(0)
     drawn = [runtime[generator.permutation(len(mine))[:3]] for _ in range(DRAWS)]

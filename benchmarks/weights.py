@@ -49,10 +49,12 @@ def main() -> int:
     parser.add_argument("--others", nargs="*", default=[], metavar="FOLDER", help="devices to test on alone")
     parser.add_argument("--runs", required=True, type=Path, help="where runs are kept")
     parser.add_argument("--seeds", type=int, default=3, help="models of the ensemble")
+    parser.add_argument("--trust", type=float, help="of heads (default: the config's)")
     parser.add_argument("--keep", action="store_true", help="append the rows to benchmarks/results")
     parser.add_argument("--ship", action="store_true", help="train on everything too, and write cost_model/weights")
     arguments = parser.parse_args()
     seeds = range(arguments.seeds)
+    trust = read_config("split").optimiser.trust if arguments.trust is None else arguments.trust
     files, others = (programs(folders) for folders in (arguments.folders, arguments.others))
     fold = folds([meta["family"] for meta in files.values()])
     print(f"{len(files)} programs of {len(fold)} families", flush=True)
@@ -65,18 +67,17 @@ def main() -> int:
         print(f"fold {left_out}: {len(asked)} programs ranked", flush=True)
     about = {"weights": arguments.name, "folds": FOLDS, "seeds": arguments.seeds}
     results = record.open_results("weights") if arguments.keep else None
-    for trust in TRUSTS:
-        for device, means in table(rows, trust).items():
-            print(f"trust {trust}, {device}: " + ", ".join(f"{key} {value}" for key, value in means.items()))
+    for tried in TRUSTS:
+        for device, means in table(rows, tried).items():
+            print(f"trust {tried}, {device}: " + ", ".join(f"{key} {value}" for key, value in means.items()))
             if results is not None:
-                results.append(**about, profiled_on=device, trust=trust, means=means)
+                results.append(**about, profiled_on=device, trust=tried, means=means)
     if results is not None:
-        trust = read_config("split").optimiser.trust
         for row in (row for row in rows if row["trained_on_it"] and row["trust"] == trust):
             results.append(**about, **row)
     if arguments.ship:
         models = [trained(arguments.runs / f"all-{seed}", list(files), seed) for seed in seeds]
-        ship(arguments.name, models, rows, list(files.values()))
+        ship(arguments.name, models, trust, rows, list(files.values()))
     return 0
 
 
@@ -144,6 +145,7 @@ def table(rows: Sequence[dict[str, Any]], trust: float) -> dict[str, dict[str, A
             means[f"{who}_worst"] = max(row[who] for row in mine)
             means[f"{who}_3"] = geometric_mean(row[f"{who}_3"] for row in mine)
         ratios = np.log([row["learned"] / row["analytic"] for row in mine])
+        means["advised_3"] = geometric_mean(row["advised_3"] for row in mine)
         means["learned_over_analytic"] = float(np.exp(ratios.mean()))
         means["its_standard_error"] = float(ratios.std(ddof=1) / math.sqrt(len(mine)))
         for who in ("learned", "analytic"):
@@ -152,9 +154,14 @@ def table(rows: Sequence[dict[str, Any]], trust: float) -> dict[str, dict[str, A
     return found
 
 
-def ship(name: str, models: Sequence[Trained], rows: Sequence[dict[str, Any]], metas: Sequence[dict[str, Any]]) -> None:
+def ship(
+    name: str,
+    models: Sequence[Trained],
+    trust: float,
+    rows: Sequence[dict[str, Any]],
+    metas: Sequence[dict[str, Any]],
+) -> None:
     """Write the models that were trained on everything, with a card that names no path of this machine."""
-    trust = read_config("split").optimiser.trust
     means = table(rows, trust)
     WEIGHTS.mkdir(exist_ok=True)
     for seed, model in enumerate(models):

@@ -59,6 +59,15 @@ class Ensemble:
         configs = described.configs(candidates, option_sets)
         return replace(self.of(described.graph, configs), summaries=tuple(map(_summary, configs)))
 
+    @property
+    def leads(self) -> bool:
+        """Whether the first pick was better than the prediction's on the programs that were held out, by the cards.
+
+        So too where a card says nothing of that.
+        """
+        held_out = (ranker.trained.card.get("held_out", {}).get("by_device", {}) for ranker in self.rankers)
+        return all(means["learned"] < means["analytic"] for found in held_out for means in found.values())
+
     def of(self, graph: Any, configs: np.ndarray) -> Ranking:
         """Rank configurations of one graph."""
         scores = np.stack([_standard(r.score(graph, configs)) for r in self.rankers])

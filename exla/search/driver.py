@@ -27,7 +27,7 @@ from exla.search.space import Candidate, Goal, Space
 from exla.search.strategy import STRATEGIES, Outcome, Session
 from exla.search.trials import Budget, Listener, Tuned, listener
 from exla.search.tune import tune
-from exla.search.weigh import cycles_of, weigh
+from exla.search.weigh import can_weigh, weigh
 from exla.strict import tolerate
 from exla.targets.base import Target
 
@@ -193,12 +193,13 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
             session.tell(outcome)
             continue
         settled = ""
-        is_ranked = STRATEGIES.get(name).weighs and space.predicted is not None
-        if STRATEGIES.get(name).improves and not is_ranked:
-            candidate, choice = _improved(attempt, session, candidate, choice)
-        if is_ranked:
-            session.tell(replace(outcome, estimated=cycles_of(attempt, choice) is not None))
+        is_learned = STRATEGIES.get(name).weighs and space.leads() is not None
+        can_be_weighed = is_learned and can_weigh(attempt, choice)
+        if is_learned and (space.leads() or can_be_weighed):
+            session.tell(replace(outcome, can_be_weighed=can_be_weighed))
             candidate, choice, settled = _weighed(attempt, session, candidate, choice, asked)
+        elif STRATEGIES.get(name).improves:
+            candidate, choice = _improved(attempt, session, candidate, choice)
         return _with_prediction(choice, space, candidate, settled)
     return None
 

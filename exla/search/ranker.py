@@ -53,7 +53,7 @@ class Prediction:
 
     Attributes:
       weights: name of the weights.
-      place: its place in the predicted order, from 1.
+      place: its place in the predicted order, from 1; 0 = it is what the analytic search found, which is not ranked.
       count: how many candidates were ranked.
       rival: the runner-up in words: the first in the order but the candidate itself; "" where there is none.
       margin: how much lower the candidate's score is than the runner-up's, in deviations of all scores.
@@ -77,8 +77,12 @@ class Prediction:
     ) -> Prediction | None:
         """What was predicted of one of the candidates that were ranked; None where it is none of them."""
         mine = next((k for k, c in enumerate(candidates) if c.all_decisions == chosen.all_decisions), None)
-        if mine is None:
+        if mine is None and not settled:
             return None
+        if mine is None:  # the analytic search found it
+            rival = str(candidates[ranking.order[0]]) if ranking.order else ""
+            found = {"weights": ranking.weights, "place": 0, "count": len(candidates), "rival": rival}
+            return cls(**found, margin=0.0, doubt=0.0, differs=(), settled=settled)
         rival = next((k for k in ranking.order if k != mine), None)
         differs: list[tuple[str, float, float]] = []
         if rival is not None and ranking.summaries:
@@ -98,6 +102,9 @@ class Prediction:
 
     def lines(self) -> list[str]:
         """In words, for people."""
+        if self.place == 0:
+            rivals = f"the weights {self.weights} say what is weighed against it: {self.rival}"
+            return ["found by the analytic search", rivals, self.settled]
         found = [f"number {self.place} of {self.count} by the weights {self.weights}"]
         if self.rival:
             found.append(f"runner-up: {self.rival}")
@@ -109,7 +116,10 @@ class Prediction:
 
 
 class CandidateRanker(Protocol):
-    """Orders the candidates of a space."""
+    """Orders the candidates of a space; `leads` says whether by that order alone one is to be chosen."""
+
+    @property
+    def leads(self) -> bool: ...
 
     def rank(
         self, starts: Sequence[Candidate], candidates: Sequence[Candidate], option_sets: Sequence[Mapping[str, str]]

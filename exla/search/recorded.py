@@ -26,6 +26,7 @@ from typing import Any
 from exla.ir.memory import Peak
 from exla.passes.decisions import Change, CompileOption, Decision, Split, from_json, to_json
 from exla.search.beam import MOST_SPLITS, speed
+from exla.search.ranker import Ranking
 from exla.search.space import Candidate, Goal
 from exla.search.strategy import STRATEGIES, Outcome
 
@@ -125,9 +126,13 @@ class RecordedSpace:
     def goal(self) -> Goal:
         return Goal(bytes=self.limit_bytes)
 
-    def learned(self, candidates: Sequence[Candidate]) -> None:
+    def leads(self) -> None:
         """None: a candidate that was read has no program that a model could look at."""
         return None
+
+    def learned(self, candidates: Sequence[Candidate]) -> Ranking:
+        """Nothing was learned that could rank them."""
+        raise LookupError("candidates that were read have no program")
 
     @property
     def plain_obeys(self) -> bool:

@@ -318,11 +318,16 @@ class Space:
         """Whether a region is not to be split."""
         return seed.split(0) in self._barred or self.barred(seed)
 
-    def learned(self, candidates: Sequence[Candidate]) -> Ranking | None:
-        """Candidates in the order of what was learned for the target; None where nothing was."""
+    def leads(self) -> bool | None:
+        """Whether what was learned for the target is to choose, or to be weighed only; None where nothing was."""
+        ranker = None if self.ranker is None else self.ranker()
+        return None if ranker is None else ranker.leads
+
+    def learned(self, candidates: Sequence[Candidate]) -> Ranking:
+        """Candidates in the order of what was learned for the target, where anything was."""
         ranker = None if self.ranker is None else self.ranker()
         if ranker is None:
-            return None
+            raise LookupError("nothing was learned for this target: leads() is None")
         ranking = ranker.rank(self.starts, candidates, self.option_sets)
         self.predicted = (candidates, ranking)
         return ranking

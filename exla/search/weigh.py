@@ -35,11 +35,20 @@ def weigh(attempt: Attempt, choices: Sequence[Choice]) -> tuple[Choice, str]:
     cycles = [math.inf if (found := cycles_of(attempt, choice)) is None else found for choice in choices]
     if cycles[0] < math.inf:
         return _kept(choices, cycles, "{:,.0f}".format, "cycles estimated")
-    if attempt.options.verify == "run" and not attempt.call.inline:
+    if _may_run(attempt):
         seconds = _timed(attempt, choices)
         if seconds is not None:
             return _kept(choices, seconds, lambda s: f"{s * 1e3:.3g}", "ms measured")
     return _kept(choices, [c.compiled_bytes.total for c in choices], format_bytes, "compiled")
+
+
+def can_weigh(attempt: Attempt, choice: Choice) -> bool:
+    """Whether others can be weighed against a choice by how long they run."""
+    return _may_run(attempt) or cycles_of(attempt, choice) is not None
+
+
+def _may_run(attempt: Attempt) -> bool:
+    return attempt.options.verify == "run" and not attempt.call.inline
 
 
 def cycles_of(attempt: Attempt, choice: Choice) -> float | None:

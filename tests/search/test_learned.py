@@ -1,6 +1,7 @@
 """The pool, and the strategy that ranks it by what was learned."""
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -10,10 +11,11 @@ import pytest
 
 import exla
 from exla.cost_model.batch import Sample, collate
-from exla.cost_model.candidates import ranker_for
-from exla.cost_model.checkpoint import Trained, save
+from exla.cost_model.candidates import Ensemble, ranker_for
+from exla.cost_model.checkpoint import Trained, load, save
 from exla.cost_model.models import MODELS
 from exla.cost_model.normalise import Normaliser
+from exla.cost_model.ranker import Ranker
 from exla.cost_model.split_configs import describe
 from exla.errors import CheckpointError, ExlaWarning
 from exla.search.pool import FEW, FIRST, first_of, pool, walks
@@ -153,6 +155,8 @@ def test_what_the_model_puts_first_is_asked_first(with_weights):
     wanted = [0, 3, 1]
 
     class Backwards:
+        leads = True
+
         def rank(self, starts, candidates, option_sets):
             asked.extend(candidates)
             order = (*wanted, *(k for k in range(len(candidates)) if k not in wanted))
@@ -167,12 +171,14 @@ def test_what_the_model_puts_first_is_asked_first(with_weights):
 
 
 @pytest.mark.parametrize(
-    ("estimated", "doubt", "rivals"), [(True, 0.0, RIVALS), (True, 1.0, RIVALS), (False, 1.0, 1), (False, 0.0, 0)]
+    ("can_be_weighed", "doubt", "rivals"), [(True, 0.0, RIVALS), (True, 1.0, RIVALS), (False, 1.0, 1), (False, 0.0, 0)]
 )
-def test_rivals_are_asked_for_where_the_compiler_can_settle_it_or_the_models_disagree(estimated, doubt, rivals):
+def test_rivals_are_asked_for_where_time_can_settle_it_or_the_models_disagree(can_be_weighed, doubt, rivals):
     space = zoo_space("svgd_step")
 
     class InDoubt:
+        leads = True
+
         def rank(self, starts, candidates, option_sets):
             count = len(candidates)
             asked.extend(candidates)
@@ -185,12 +191,86 @@ def test_rivals_are_asked_for_where_the_compiler_can_settle_it_or_the_models_dis
     session.ask()
     session.tell(Outcome(status="over_limit", peak_bytes=space.goal.bytes * 2))
     session.ask()
-    session.tell(Outcome(status="ok", peak_bytes=space.goal.bytes, estimated=estimated))
+    session.tell(Outcome(status="ok", peak_bytes=space.goal.bytes, can_be_weighed=can_be_weighed))
     found = []
     while (candidate := session.ask()) is not None:
         found.append(candidate)
         session.tell(Outcome(status="ok", peak_bytes=space.goal.bytes))
     assert [c.all_decisions for c in found] == [c.all_decisions for c in asked[2 : 2 + rivals]]
+
+
+@pytest.mark.parametrize("can_be_weighed", [True, False])
+def test_weights_that_only_advise_name_rivals_of_what_the_analytic_search_finds(can_be_weighed):
+    asked = []
+
+    class Advises:
+        leads = False
+
+        def rank(self, starts, candidates, option_sets):
+            asked.extend(candidates)
+            order = tuple(reversed(range(len(candidates))))
+            return Ranking(order=order, scores=(0.0,) * len(order), doubts=(9.0,) * len(order), weights="made up")
+
+    learned, analytic = zoo_space("svgd_step"), zoo_space("svgd_step")
+    learned.ranker = Advises
+    sessions = [STRATEGIES.get(name).start(space) for name, space in (("learned", learned), ("analytic", analytic))]
+    for status in ("over_limit", "ok"):
+        one, other = (session.ask() for session in sessions)
+        assert one.all_decisions == other.all_decisions
+        peak = analytic.goal.bytes * (2 if status == "over_limit" else 1)
+        sessions[0].tell(Outcome(status=status, peak_bytes=peak, can_be_weighed=can_be_weighed and status == "ok"))
+        sessions[1].tell(Outcome(status=status, peak_bytes=peak))
+    following = []
+    while (candidate := sessions[0].ask()) is not None and len(following) < 9:
+        following.append(candidate.all_decisions)
+        sessions[0].tell(Outcome(status="ok", peak_bytes=analytic.goal.bytes))
+    if can_be_weighed:
+        assert following == [c.all_decisions for c in reversed(asked[-RIVALS:])]
+        assert next(iter(analytic.suited(one))).all_decisions not in {c.all_decisions for c in asked}
+        return
+    assert not asked and (following[:1] == [c.all_decisions for c in [sessions[1].ask()] if c is not None])
+
+
+@pytest.mark.parametrize(
+    ("held_out", "leads"),
+    [
+        ({}, True),
+        ({"by_device": {"a": {"learned": 1.1, "analytic": 1.2}}}, True),
+        ({"by_device": {"a": {"learned": 1.1, "analytic": 1.2}, "b": {"learned": 1.3, "analytic": 1.2}}}, False),
+    ],
+)
+def test_weights_lead_where_their_card_says_that_they_pick_better(weights, held_out, leads):
+    trained = load(weights / "cpu.0.npz")
+    rankers = tuple(Ranker(name="", trained=replace(trained, card=card)) for card in ({}, {"held_out": held_out}))
+    assert Ensemble(name="cpu", rankers=rankers).leads == leads
+
+
+def test_where_a_run_is_allowed_what_is_learned_is_timed_against_what_the_analytic_search_finds(
+    weights, tmp_path, monkeypatch
+):
+    worse = {"held_out": {"by_device": {"a": {"learned": 1.3, "analytic": 1.2}}}}
+    save(tmp_path / "cpu.npz", replace(load(weights / "cpu.0.npz"), card=worse))
+    monkeypatch.setenv("EXLA_WEIGHTS", str(tmp_path))
+    monkeypatch.setattr("exla.search.weigh.SECONDS", 0.1)
+    find_ranker.cache_clear()
+    x, y, v = points()
+    # below some 20 MiB what a process's first run takes is more than a program
+    plans = {
+        (search, verify): exla.jit(
+            smooth,
+            search=search,
+            verify=verify,
+            memory_limit="400KiB" if verify == "compile" else "30MiB",
+            tensor_size_threshold="1MiB",
+            records="off",
+        ).plan(x, y, v)
+        for search, verify in (("learned", "run"), ("learned", "compile"), ("analytic", "compile"))
+    }
+    find_ranker.cache_clear()
+    assert plans["learned", "compile"].decisions == plans["analytic", "compile"].decisions
+    assert not plans["learned", "compile"].prediction
+    measured = plans["learned", "run"]
+    assert len(measured.tried) == 1 + RIVALS and "ms measured" in measured.prediction[-1]
 
 
 class Weighed:

@@ -1,10 +1,14 @@
 """The learned strategy: a cost model, trained on profiled programs, ranks the pool.
 
 The pool (`exla.search.pool`) is the part of the space that is worth telling apart; the model is that of the target
-(`exla.search.ranker`). What is predicted to be fastest is compiled first; what the compiler puts over the limit is left
-out, and the next one follows. Where the compiler says how long all of the first runs (TPUs), the next two are compiled
-too; elsewhere the next, where the models of the ensemble do not agree that the first is faster. The driver weighs them.
-Where nothing of the pool obeys, or there is no model, the analytic strategy goes on.
+(`exla.search.ranker`). What it ranks first is compiled first; what the compiler puts over the limit is left out, and
+the next one follows. Where the driver can weigh candidates by how long they run, by the compiler's estimate on TPUs and
+by a run where the user allows one, the next two are compiled too; elsewhere the next, where the models of the ensemble
+do not agree that the first is faster. Where nothing of the pool obeys, or nothing was learned for the target, the
+analytic strategy goes on.
+
+Models that pick no better than the prediction do not lead: the analytic strategy does, and what they rank first is
+weighed against what that found, where that can be. The two are wrong about different programs.
 """
 
 from __future__ import annotations
@@ -18,21 +22,41 @@ from exla.search.strategy import SearchSpace, Steps, each, strategy
 MOST_MISSES = 6
 """Candidates over the limit after which the analytic strategy goes on, which tightens its goal by each."""
 RIVALS = 2
-"""Candidates that are compiled beside the first that obeys, where the compiler says which is faster."""
+"""Candidates that are compiled beside the first that obeys, where it can be told which is faster."""
 
 
 @strategy("learned", measures=False, weighs=True, improves=True)
 def learned(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by what was learned."""
+    if space.leads() is not True:
+        yield from analytic(space, generator) if space.leads() is None else _advised(space, generator)
+        return
     candidates = pool(space)
     ranking = space.learned(candidates)
-    order = () if ranking is None else ranking.order
-    for place, position in enumerate(order[:MOST_MISSES]):
+    for place, position in enumerate(ranking.order[:MOST_MISSES]):
         outcome = yield candidates[position]
         if outcome.status == "ok":
-            rivals = order[place + 1 : place + 1 + RIVALS]
-            if not outcome.estimated:
-                rivals = tuple(r for r in rivals[:1] if ranking is not None and ranking.is_close(position, r))
+            rivals = ranking.order[place + 1 : place + 1 + RIVALS]
+            if not outcome.can_be_weighed:
+                rivals = tuple(r for r in rivals[:1] if ranking.is_close(position, r))
             yield from each(candidates[r] for r in rivals)
             return
     yield from analytic(space, generator)
+
+
+def _advised(space: SearchSpace, generator: random.Random) -> Steps:
+    """The analytic strategy, but that what is ranked first follows the first that obeys, where that is weighed."""
+    steps = analytic(space, generator)
+    candidate = next(steps, None)
+    while candidate is not None:
+        outcome = yield candidate
+        if outcome.can_be_weighed:
+            first = candidate if candidate.options is not None else next(iter(space.suited(candidate)))
+            candidates = [c for c in pool(space) if c.all_decisions != first.all_decisions]
+            ranking = space.learned(candidates)
+            yield from each(candidates[k] for k in ranking.order[:RIVALS])
+            return
+        try:
+            candidate = steps.send(outcome)
+        except StopIteration:
+            return
