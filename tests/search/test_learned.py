@@ -199,6 +199,27 @@ def test_rivals_are_asked_for_where_time_can_settle_it_or_the_models_disagree(ca
     assert [c.all_decisions for c in found] == [c.all_decisions for c in asked[2 : 2 + rivals]]
 
 
+def test_what_is_predicted_to_be_fastest_is_weighed_against_what_leads():
+    space = zoo_space("svgd_step")
+    wanted = (3, 2, 1, 0)
+
+    class Backwards:
+        leads = True
+
+        def rank(self, starts, candidates, option_sets):
+            asked.extend(candidates)
+            order = (*wanted, *range(4, len(candidates)))
+            return Ranking(order=order, scores=(0.0,) * len(order), doubts=(0.0,) * len(order), weights="made up")
+
+    asked = []
+    space.ranker = Backwards
+    session = STRATEGIES.get("learned").start(space)
+    for position in (3, 0, 2):
+        assert session.ask().all_decisions == asked[position].all_decisions
+        session.tell(Outcome(status="ok", peak_bytes=space.goal.bytes, can_be_weighed=True))
+    assert session.ask() is None
+
+
 @pytest.mark.parametrize("can_be_weighed", [True, False])
 def test_weights_that_only_advise_name_rivals_of_what_the_analytic_search_finds(can_be_weighed):
     asked = []

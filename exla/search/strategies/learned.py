@@ -3,9 +3,9 @@
 The pool (`exla.search.pool`) is the part of the space that is worth telling apart; the model is that of the target
 (`exla.search.ranker`). What it ranks first is compiled first; what the compiler puts over the limit is left out, and
 the next one follows. Where the driver can weigh candidates by how long they run, by the compiler's estimate on TPUs and
-by a run where the user allows one, the next two are compiled too; elsewhere the next, where the models of the ensemble
-do not agree that the first is faster. Where nothing of the pool obeys, or nothing was learned for the target, the
-analytic strategy goes on.
+by a run where the user allows one, two more are compiled, the one that is predicted to be fastest and the next;
+elsewhere the next, where the models of the ensemble do not agree that the first is faster. Where nothing of the pool
+obeys, or nothing was learned for the target, the analytic strategy goes on.
 
 Models that pick no better than the prediction do not lead: the analytic strategy does, and what they rank first is
 weighed against what that found, where that can be. The two are wrong about different programs.
@@ -36,9 +36,13 @@ def learned(space: SearchSpace, generator: random.Random) -> Steps:
     for place, position in enumerate(ranking.order[:MOST_MISSES]):
         outcome = yield candidates[position]
         if outcome.status == "ok":
-            rivals = ranking.order[place + 1 : place + 1 + RIVALS]
-            if not outcome.can_be_weighed:
-                rivals = tuple(r for r in rivals[:1] if ranking.is_close(position, r))
+            following = ranking.order[place + 1 :]
+            if outcome.can_be_weighed:
+                fastest = 0  # by prediction: the pool is sorted by it
+                others = (fastest, *following) if fastest in following else following
+                rivals = tuple(dict.fromkeys(others))[:RIVALS]
+            else:
+                rivals = tuple(r for r in following[:1] if ranking.is_close(position, r))
             yield from each(candidates[r] for r in rivals)
             return
     yield from analytic(space, generator)
