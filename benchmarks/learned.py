@@ -28,6 +28,8 @@ from exla.training.data import npz_files
 
 DRAWS = 200
 """Random orders that are averaged."""
+APART = 0.03
+"""Candidates whose predicted times differ by less than this, in octaves, may be the same but for a compile option."""
 NAMES = ("learned", "analytic", "heuristic", "random")
 
 
@@ -75,10 +77,13 @@ def judged(path: Path, ranker) -> dict | None:
     for name, lower_is_faster in by.items():
         row[name] = 1 + slowdown(lower_is_faster, runtime)
         row[f"{name}_3"] = 1 + slowdown(lower_is_faster, runtime, 3)
-    # What a search weighs where the weights do not lead: the prediction's first pick, and two that are learned.
-    first = int(np.argmin(predicted))
-    others = [k for k in np.argsort(scores, kind="stable") if k != first]
-    row["advised_3"] = float(runtime[[first, *others[:2]]].min() / best)
+    # What a search weighs: the prediction's first pick, and two that are learned; and three by prediction that differ.
+    first, *others = np.argsort(predicted, kind="stable")
+    learned = [k for k in np.argsort(scores, kind="stable") if k != first]
+    apart = [first]
+    for k in others:
+        apart += [k] if predicted[k] > predicted[apart[-1]] + APART else []
+    row["advised_3"], row["apart_3"] = (float(runtime[[first, *two[:2]]].min() / best) for two in (learned, apart[1:]))
     row["tau_learned"], row["tau_analytic"] = (float(kendall_tau(s, runtime)) for s in (scores, predicted))
     generator = np.random.default_rng(0)
     drawn = [runtime[generator.permutation(len(mine))[:3]] for _ in range(DRAWS)]

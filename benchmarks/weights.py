@@ -145,7 +145,8 @@ def table(rows: Sequence[dict[str, Any]], trust: float) -> dict[str, dict[str, A
             means[f"{who}_worst"] = max(row[who] for row in mine)
             means[f"{who}_3"] = geometric_mean(row[f"{who}_3"] for row in mine)
         ratios = np.log([row["learned"] / row["analytic"] for row in mine])
-        means["advised_3"] = geometric_mean(row["advised_3"] for row in mine)
+        for what in ("advised_3", "apart_3"):
+            means[what] = geometric_mean(row[what] for row in mine)
         means["learned_over_analytic"] = float(np.exp(ratios.mean()))
         means["its_standard_error"] = float(ratios.std(ddof=1) / math.sqrt(len(mine)))
         for who in ("learned", "analytic"):
