@@ -80,9 +80,16 @@ class Prediction:
         if mine is None and not settled:
             return None
         if mine is None:  # the analytic search found it
-            rival = str(candidates[ranking.order[0]]) if ranking.order else ""
-            found = {"weights": ranking.weights, "place": 0, "count": len(candidates), "rival": rival}
-            return cls(**found, margin=0.0, doubt=0.0, differs=(), settled=settled)
+            return cls(
+                weights=ranking.weights,
+                place=0,
+                count=len(candidates),
+                rival=str(candidates[ranking.order[0]]),
+                margin=0.0,
+                doubt=0.0,
+                differs=(),
+                settled=settled,
+            )
         rival = next((k for k in ranking.order if k != mine), None)
         differs: list[tuple[str, float, float]] = []
         if rival is not None and ranking.summaries:
