@@ -59,7 +59,7 @@ class Prediction:
       margin: how much lower the candidate's score is than the runner-up's, in deviations of all scores.
       doubt: how far the models are apart about the two, in the same unit.
       differs: name, value and the runner-up's value of what the model read that differs most between the two.
-      settled: how a close call was settled; "" where it was none.
+      settled: how one of several that were weighed was kept; "" where none were.
     """
 
     weights: str
@@ -115,7 +115,8 @@ class Prediction:
         found = [f"number {self.place} of {self.count} by the weights {self.weights}"]
         if self.rival:
             found.append(f"runner-up: {self.rival}")
-            found.append(f"ahead by {self.margin:.2f} deviations, the models being {self.doubt:.2f} apart")
+            way = "ahead" if self.margin >= 0 else "behind"
+            found.append(f"{way} by {abs(self.margin):.2f} deviations, the models being {self.doubt:.2f} apart")
         if self.differs:
             pairs = ", ".join(f"{name} {ours:.3g} against {theirs:.3g}" for name, ours, theirs in self.differs)
             found.append(f"what differs most, as means over the program: {pairs}")

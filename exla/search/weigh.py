@@ -48,7 +48,7 @@ def can_weigh(attempt: Attempt, choice: Choice) -> bool:
 
 
 def _may_run(attempt: Attempt) -> bool:
-    return attempt.options.verify == "run" and not attempt.call.inline
+    return attempt.options.verify == "run" and attempt.target.platform == "cpu" and not attempt.call.inline
 
 
 def cycles_of(attempt: Attempt, choice: Choice) -> float | None:
@@ -77,5 +77,6 @@ def _kept(
 ) -> tuple[Choice, str]:
     least = min(range(len(costs)), key=costs.__getitem__)
     others = " and ".join(words(c) if c < math.inf else "unknown" for k, c in enumerate(costs) if k != least)
-    who = "it" if least == 0 else f"the one that was predicted to be number {least + 1} of them"
-    return choices[least], f"a close call: {who} was kept for {words(costs[least])} against {others} {what}"
+    who = "the first" if least == 0 else f"number {least + 1}"
+    why = f"{words(costs[least])} against {others} {what}"
+    return choices[least], f"of the {len(choices)} that were weighed {who} was kept: {why}"

@@ -307,16 +307,22 @@ class Weighed:
 @pytest.mark.parametrize(
     ("choices", "kept", "why"),
     [
-        ([(9.0, 1), (7.0, 3), (8.0, 2)], 1, "number 2 of them was kept for 7 against 9 and 8 cycles estimated"),
-        ([(7.0, 3), (None, 1)], 0, "it was kept for 7 against unknown cycles estimated"),
-        ([(None, 3 << 20), (5.0, 1 << 20)], 1, "number 2 of them was kept for 1.0 MiB against 3.0 MiB compiled"),
-        ([(7.0, 3), (7.0, 1)], 0, "it was kept for 7 against 7 cycles estimated"),
+        (
+            [(9.0, 1), (7.0, 3), (8.0, 2)],
+            1,
+            "the 3 that were weighed number 2 was kept: 7 against 9 and 8 cycles estimated",
+        ),
+        ([(7.0, 3), (None, 1)], 0, "weighed the first was kept: 7 against unknown cycles estimated"),
+        ([(None, 3 << 20), (5.0, 1 << 20)], 1, "weighed number 2 was kept: 1.0 MiB against 3.0 MiB compiled"),
+        ([(7.0, 3), (7.0, 1)], 0, "weighed the first was kept: 7 against 7 cycles estimated"),
     ],
 )
 def test_the_compilers_estimate_decides_and_memory_where_there_is_none(monkeypatch, choices, kept, why):
     monkeypatch.setattr("exla.search.weigh.cycles_of", lambda attempt, choice: choice.cycles)
     made = [Weighed(*choice) for choice in choices]
-    found, words = weigh(SimpleNamespace(options=SimpleNamespace(verify="compile")), made)
+    found, words = weigh(
+        SimpleNamespace(options=SimpleNamespace(verify="compile"), target=SimpleNamespace(platform="tpu")), made
+    )
     assert made.index(found) == kept and words.endswith(why)
 
 
