@@ -111,12 +111,17 @@ def ranker_for(target: str, *, own: bool = True) -> Ensemble | None:
     folder = os.environ.get("EXLA_WEIGHTS")
     paths = sorted(Path(folder).glob("*.npz")) if folder else []
     if folder and not paths:
-        raise CheckpointError(f"EXLA_WEIGHTS={folder}: no weights (*.npz) there")
+        raise CheckpointError(f"EXLA_WEIGHTS={folder}: no folder with weights (*.npz) in it")
     if own and not folder:
         paths = sorted(own_folder(target).glob("*.npz"))
     prefix = target.replace(":", "-")
     paths = paths or list(shipped_weights().values())
     mine = [path for path in paths if prefix in path.name.split(".")[0].split("+")]
+    if folder and not mine:
+        there = ", ".join(path.name for path in paths)
+        raise CheckpointError(
+            f"EXLA_WEIGHTS={folder}: none is called {prefix}.npz or {prefix}.0.npz, …; there are {there}"
+        )
     if not mine:
         return None
     return Ensemble(name=prefix, rankers=tuple(load_ranker(path) for path in mine))

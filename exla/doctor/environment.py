@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from exla.doctor.finding import NOTE, OK, PROBLEM, Finding
 
@@ -25,16 +27,19 @@ CHANGES = {
 
 def exla_variables() -> Sequence[Finding]:
     """Every EXLA_ variable: whether there is such an option, and such a value of it."""
-    from exla.errors import OptionError
+    from exla.errors import CheckpointError, ExlaError, OptionError
     from exla.options import variable_errors
     from exla.passes.replace import check_names
 
-    wrong = variable_errors()
+    wrong: dict[str, ExlaError] = dict(variable_errors())
     rules = os.environ.get("EXLA_RULES", "")
     try:
         check_names([name.strip() for name in rules.split(",") if name.strip()])
     except OptionError as error:
         wrong["EXLA_RULES"] = error
+    weights = os.environ.get("EXLA_WEIGHTS")
+    if weights and (why := _weights_error(Path(weights))):
+        wrong["EXLA_WEIGHTS"] = CheckpointError(why)
     found = []
     for variable in sorted(v for v in os.environ if v.startswith("EXLA_")):
         if variable in wrong:
@@ -43,6 +48,25 @@ def exla_variables() -> Sequence[Finding]:
         else:
             found.append(Finding(name=variable, status=OK, found=os.environ[variable]))
     return found or (Finding(name="EXLA_ variables", status=OK, found="none is set"),)
+
+
+def _weights_error(folder: Path) -> str:
+    """Why weights in a folder are not used, or not all of them; "" where they are."""
+    from exla.errors import CheckpointError
+    from exla.targets.base import TARGETS
+
+    load = importlib.import_module("exla.cost_model.checkpoint").load
+    paths = sorted(folder.glob("*.npz"))
+    names = {name.replace(":", "-") for name in TARGETS}
+    for path in paths:
+        unknown = set(path.name.split(".")[0].split("+")) - names
+        if unknown:
+            return f"{path}: no target is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}"
+        try:
+            load(path)
+        except CheckpointError as error:
+            return str(error)
+    return "" if paths else f"{folder}: no folder with weights (*.npz) in it"
 
 
 def other_variables() -> Sequence[Finding]:

@@ -200,6 +200,8 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
             candidate, choice, settled = _weighed(attempt, session, candidate, choice, asked)
         elif STRATEGIES.get(name).improves:
             candidate, choice = _improved(attempt, session, candidate, choice)
+            if is_learned:
+                return replace(choice, prediction=Prediction.not_asked(attempt.target.name))
         return _with_prediction(choice, space, candidate, settled)
     return None
 

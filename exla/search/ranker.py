@@ -84,7 +84,7 @@ class Prediction:
                 weights=ranking.weights,
                 place=0,
                 count=len(candidates),
-                rival=str(candidates[ranking.order[0]]),
+                rival="",
                 margin=0.0,
                 doubt=0.0,
                 differs=(),
@@ -107,11 +107,18 @@ class Prediction:
             settled=settled,
         )
 
+    @classmethod
+    def not_asked(cls, weights: str) -> Prediction:
+        """Of what the analytic search found, where the weights would say what to weigh against it, and nothing was."""
+        return cls(weights=weights, place=0, count=0, rival="", margin=0.0, doubt=0.0, differs=())
+
     def lines(self) -> list[str]:
         """In words, for people."""
         if self.place == 0:
-            rivals = f"the weights {self.weights} say what is weighed against it: {self.rival}"
-            return ["found by the analytic search", rivals, self.settled]
+            rivals = f"the weights {self.weights} say what is weighed against it" + (
+                "" if self.settled else ', which takes a run: verify="run"'
+            )
+            return ["found by the analytic search", rivals, *([self.settled] if self.settled else [])]
         found = [f"number {self.place} of {self.count} by the weights {self.weights}"]
         if self.rival:
             found.append(f"runner-up: {self.rival}")

@@ -19,6 +19,8 @@ from exla.units import format_bytes
 
 SECONDS = 1.5
 """For the turns of two candidates that are timed."""
+FASTER = 0.97
+"""What takes no less than this share of the time of the first that obeys is not kept instead: that may be noise."""
 
 
 def weigh(attempt: Attempt, choices: Sequence[Choice]) -> tuple[Choice, str]:
@@ -35,10 +37,9 @@ def weigh(attempt: Attempt, choices: Sequence[Choice]) -> tuple[Choice, str]:
     cycles = [math.inf if (found := cycles_of(attempt, choice)) is None else found for choice in choices]
     if cycles[0] < math.inf:
         return _kept(choices, cycles, "{:,.0f}".format, "cycles estimated")
-    if _may_run(attempt):
-        seconds = _timed(attempt, choices)
-        if seconds is not None:
-            return _kept(choices, seconds, lambda s: f"{s * 1e3:.3g}", "ms measured")
+    shares = _timed(attempt, choices) if _may_run(attempt) else None
+    if shares is not None:
+        return _kept(choices, shares, "{:.2f}".format, "of the first one's time", margin=FASTER)
     return _kept(choices, [c.compiled_bytes.total for c in choices], format_bytes, "compiled")
 
 
@@ -58,9 +59,9 @@ def cycles_of(attempt: Attempt, choice: Choice) -> float | None:
 
 
 def _timed(attempt: Attempt, choices: Sequence[Choice]) -> list[float] | None:
-    """Seconds of each, the first's from its turns with the last; None where one cannot be measured."""
+    """Each one's time as a share of the first's, in turns with it; None where one cannot be measured."""
     first, *rivals = (attempt.runnable(c.program, c.decisions) for c in choices)
-    seconds: list[float] = []
+    shares = [1.0]
     for rival in rivals:
         try:
             found = timed(rival, reference=first, seconds=SECONDS)
@@ -68,15 +69,16 @@ def _timed(attempt: Attempt, choices: Sequence[Choice]) -> list[float] | None:
             return None
         if found.run_s is None or found.reference_s is None:
             return None
-        seconds = [found.reference_s, *seconds[1:], found.run_s]
-    return seconds
+        shares.append(found.run_s / found.reference_s)
+    return shares
 
 
 def _kept(
-    choices: Sequence[Choice], costs: Sequence[float], words: Callable[[Any], str], what: str
+    choices: Sequence[Choice], costs: Sequence[float], words: Callable[[Any], str], what: str, margin: float = 1.0
 ) -> tuple[Choice, str]:
     least = min(range(len(costs)), key=costs.__getitem__)
+    least = least if costs[least] < margin * costs[0] else 0
     others = " and ".join(words(c) if c < math.inf else "unknown" for k, c in enumerate(costs) if k != least)
-    who = "the first" if least == 0 else f"number {least + 1}"
+    who = "the first" if least == 0 else "another than the first"
     why = f"{words(costs[least])} against {others} {what}"
     return choices[least], f"of the {len(choices)} that were weighed {who} was kept: {why}"

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -39,6 +40,7 @@ def by_name(findings):
         ("EXLA_SEARCH", "heuristics", PROBLEM, "did you mean 'heuristic'?"),
         ("EXLA_TARGET", "tpu:v5", PROBLEM, "did you mean 'tpu:v5"),
         ("EXLA_RULES", "softmax_by_hand", OK, "softmax_by_hand"),
+        ("EXLA_WEIGHTS", "nowhere", PROBLEM, "nowhere: no folder with weights"),
         ("EXLA_RULES", "softmax", PROBLEM, "no replace rule named 'softmax'"),
         ("EXLA_RECORDS_DIR", "anywhere", OK, "anywhere"),
     ],
@@ -257,3 +259,14 @@ def test_a_broken_jax_is_told_and_does_not_end_the_doctor(folder):
     found = by_name([Finding(**f) for f in json.loads(child.stdout)["findings"]])
     assert child.returncode == 1 and found["default device"].found.endswith("ImportError: jaxlib is too old")
     assert found["versions"].status == PROBLEM and found["requirements"].status == OK
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("cpu.npz", "cpu.npz"), ("my_model.npz", "no target is called my_model; there are .*tpu-v5e")],
+)
+def test_weights_that_are_not_used_are_a_problem(tmp_path, monkeypatch, name, said):
+    (tmp_path / name).write_text("no weights")
+    monkeypatch.setenv("EXLA_WEIGHTS", str(tmp_path))
+    found = by_name(environment.exla_variables())["EXLA_WEIGHTS"]
+    assert found.status == PROBLEM and re.search(said, found.found)

@@ -18,6 +18,7 @@ from exla.cost_model.normalise import Normaliser
 from exla.cost_model.ranker import Ranker
 from exla.cost_model.split_configs import describe
 from exla.errors import CheckpointError, ExlaWarning
+from exla.search.measure import Timing
 from exla.search.pool import FEW, FIRST, first_of, pool, walks
 from exla.search.ranker import Ranking, find_ranker
 from exla.search.strategies.learned import RIVALS
@@ -289,9 +290,12 @@ def test_where_a_run_is_allowed_what_is_learned_is_timed_against_what_the_analyt
     }
     find_ranker.cache_clear()
     assert plans["learned", "compile"].decisions == plans["analytic", "compile"].decisions
-    assert not plans["learned", "compile"].prediction
+    assert plans["learned", "compile"].prediction == (
+        "found by the analytic search",
+        'the weights cpu say what is weighed against it, which takes a run: verify="run"',
+    )
     measured = plans["learned", "run"]
-    assert len(measured.tried) == 1 + RIVALS and "ms measured" in measured.prediction[-1]
+    assert len(measured.tried) == 1 + RIVALS and "of the first one's time" in measured.prediction[-1]
 
 
 class Weighed:
@@ -310,10 +314,14 @@ class Weighed:
         (
             [(9.0, 1), (7.0, 3), (8.0, 2)],
             1,
-            "the 3 that were weighed number 2 was kept: 7 against 9 and 8 cycles estimated",
+            "of the 3 that were weighed another than the first was kept: 7 against 9 and 8 cycles estimated",
         ),
         ([(7.0, 3), (None, 1)], 0, "weighed the first was kept: 7 against unknown cycles estimated"),
-        ([(None, 3 << 20), (5.0, 1 << 20)], 1, "weighed number 2 was kept: 1.0 MiB against 3.0 MiB compiled"),
+        (
+            [(None, 3 << 20), (5.0, 1 << 20)],
+            1,
+            "weighed another than the first was kept: 1.0 MiB against 3.0 MiB compiled",
+        ),
         ([(7.0, 3), (7.0, 1)], 0, "weighed the first was kept: 7 against 7 cycles estimated"),
     ],
 )
@@ -324,6 +332,35 @@ def test_the_compilers_estimate_decides_and_memory_where_there_is_none(monkeypat
         SimpleNamespace(options=SimpleNamespace(verify="compile"), target=SimpleNamespace(platform="tpu")), made
     )
     assert made.index(found) == kept and words.endswith(why)
+
+
+def test_what_is_timed_is_kept_instead_only_where_it_is_faster_by_more_than_noise(monkeypatch):
+    shares = {"a": 0.98, "b": 0.95}
+
+    def timed(program, reference, seconds):
+        return Timing(status="ok", run_s=3.0 * shares[program], reference_s=3.0)
+
+    monkeypatch.setattr("exla.search.weigh.timed", timed)
+    attempt = SimpleNamespace(
+        options=SimpleNamespace(verify="run"),
+        target=SimpleNamespace(platform="cpu"),
+        call=SimpleNamespace(inline=False),
+        runnable=lambda program, decisions: program,
+    )
+    first, slower, faster = (SimpleNamespace(program=name, decisions=()) for name in ("first", "a", "b"))
+    assert weigh(attempt, [first, slower])[0] is first
+    kept, words = weigh(attempt, [first, slower, faster])
+    assert kept is faster and words.endswith(
+        "another than the first was kept: 0.95 against 1.00 and 0.98 of the first one's time"
+    )
+
+
+def test_a_folder_of_weights_for_others_says_so(weights, monkeypatch):
+    monkeypatch.setenv("EXLA_WEIGHTS", str(weights))
+    find_ranker.cache_clear()
+    with pytest.warns(ExlaWarning, match=r"none is called tpu-v5e.npz or tpu-v5e.0.npz, .*there are cpu.0.npz"):
+        assert find_ranker("tpu:v5e") is None
+    find_ranker.cache_clear()
 
 
 def test_models_that_disagree_are_in_doubt():

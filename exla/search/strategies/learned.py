@@ -14,15 +14,18 @@ weighed against what that found, where that can be. The two are wrong about diff
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from itertools import islice
 
 from exla.search.pool import pool
+from exla.search.space import Candidate
 from exla.search.strategies.analytic import analytic
 from exla.search.strategy import SearchSpace, Steps, each, strategy
 
 MOST_MISSES = 6
 """Candidates over the limit after which the analytic strategy goes on, which tightens its goal by each."""
 RIVALS = 2
-"""Candidates that are compiled beside the first that obeys, where it can be told which is faster."""
+"""Candidates that are weighed against the first that obeys, where it can be told which is faster."""
 
 
 @strategy("learned", measures=False, weighs=True, improves=True)
@@ -39,11 +42,10 @@ def learned(space: SearchSpace, generator: random.Random) -> Steps:
             following = ranking.order[place + 1 :]
             if outcome.can_be_weighed:
                 fastest = 0  # by prediction: the pool is sorted by it
-                others = (fastest, *following) if fastest in following else following
-                rivals = tuple(dict.fromkeys(others))[:RIVALS]
+                others = dict.fromkeys((fastest, *following) if fastest in following else following)
+                yield from _rivals(candidates[r] for r in others)
             else:
-                rivals = tuple(r for r in following[:1] if ranking.is_close(position, r))
-            yield from each(candidates[r] for r in rivals)
+                yield from each(candidates[r] for r in following[:1] if ranking.is_close(position, r))
             return
     yield from analytic(space, generator)
 
@@ -58,9 +60,19 @@ def _advised(space: SearchSpace, generator: random.Random) -> Steps:
             first = candidate if candidate.options is not None else next(iter(space.suited(candidate)))
             candidates = [c for c in pool(space) if c.all_decisions != first.all_decisions]
             ranking = space.learned(candidates)
-            yield from each(candidates[k] for k in ranking.order[:RIVALS])
+            yield from _rivals(candidates[k] for k in ranking.order)
             return
         try:
             candidate = steps.send(outcome)
         except StopIteration:
+            return
+
+
+def _rivals(candidates: Iterable[Candidate]) -> Steps:
+    """Ask for one after the other until `RIVALS` obey, `MOST_MISSES` at most."""
+    obeying = 0
+    for candidate in islice(candidates, MOST_MISSES):
+        outcome = yield candidate
+        obeying += outcome.status == "ok"
+        if obeying == RIVALS:
             return
