@@ -38,9 +38,9 @@ def first_pick(space: RecordedSpace, measure: bool) -> dict[str, Any]:
     session = STRATEGIES.get("analytic").start(found.space)
     while (candidate := session.ask()) is not None:
         known = _recorded(found, space, candidate)
-        if known is None and not measure:
-            return {"slowdown": None, "pick": str(candidate)}
         if known is None:
+            if not measure:
+                return {"slowdown": None, "pick": str(candidate)}
             choice = found.attempt.candidate(candidate)
             if choice is not None:
                 return {**against_best(found, space, choice), "pick": str(candidate)}

@@ -12,6 +12,7 @@ import argparse
 import math
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -21,6 +22,7 @@ from rich.table import Table
 
 from benchmarks import record
 from exla.cost_model.candidates import ranker_for
+from exla.cost_model.graph import Graph
 from exla.cost_model.metrics import kendall_tau, slowdown
 from exla.cost_model.split_configs import COLUMNS
 from exla.datasets.tpugraphs_adapter import deduplicate, read
@@ -46,7 +48,8 @@ def main() -> int:
     if ranker is None:
         print(f"no weights for {arguments.target}", file=sys.stderr)
         return 1
-    rows = [row for path in npz_files(arguments.files) if (row := judged(path, ranker)) is not None]
+    programs = (profiled(path) for path in npz_files(arguments.files))
+    rows = [judged(program, ranker) for program in programs if program is not None]
     show(rows)
     if arguments.keep:
         results = record.open_results("learned")
@@ -55,7 +58,26 @@ def main() -> int:
     return 0
 
 
-def judged(path: Path, ranker) -> dict | None:
+@dataclass(frozen=True, kw_only=True)
+class Profiled:
+    """The candidates of a program that obey, each once.
+
+    Attributes:
+      graph: of the program.
+      configs: (c, nc, 18).
+      runtime: (c,) float64.
+      predicted: (c,), what the roofline predicts.
+      row: what is known of them whoever ranks them.
+    """
+
+    graph: Graph
+    configs: np.ndarray
+    runtime: np.ndarray
+    predicted: np.ndarray
+    row: dict
+
+
+def profiled(path: Path) -> Profiled | None:
     """One program; None where there is nothing to choose."""
     file = read(path, test=False)
     once = deduplicate(file, keep="minimum")
@@ -66,30 +88,42 @@ def judged(path: Path, ranker) -> dict | None:
         return None
     runtime, configs = once.runtimes[mine].astype(np.float64), file.configs(once.rows[mine])
     best = runtime.min()
-    scores = np.array(ranker.of(file.graph, configs).scores)
     predicted = np.array([_largest(c[:, COLUMNS.index("predicted_us")]) for c in configs])
     row = {"program": path.stem, "family": file.split.meta["family"], "candidates": len(mine)}
     row["plain_obeys"] = bool((default & obeys).any())
     plain = once.runtimes[default]
     row["plain_over_best"] = float(plain[0] / best) if len(plain) else None
     # The heuristic's candidates were recorded first, in its own order.
-    by = {"learned": scores, "analytic": predicted, "heuristic": once.groups[once.rows[mine]]}
-    for name, lower_is_faster in by.items():
-        row[name] = 1 + slowdown(lower_is_faster, runtime)
-        row[f"{name}_3"] = 1 + slowdown(lower_is_faster, runtime, 3)
-    # What a search weighs: the prediction's first pick, and two that are learned; and three by prediction that differ.
+    row |= slowdowns("analytic", predicted, runtime) | slowdowns("heuristic", once.groups[once.rows[mine]], runtime)
     first, *others = np.argsort(predicted, kind="stable")
-    learned = [k for k in np.argsort(scores, kind="stable") if k != first]
     apart = [first]
     for k in others:
         apart += [k] if predicted[k] > predicted[apart[-1]] + APART else []
-    row["advised_3"], row["apart_3"] = (float(runtime[[first, *two[:2]]].min() / best) for two in (learned, apart[1:]))
-    row["tau_learned"], row["tau_analytic"] = (float(kendall_tau(s, runtime)) for s in (scores, predicted))
+    row["apart_3"] = float(runtime[apart[:3]].min() / best)
+    row["tau_analytic"] = float(kendall_tau(predicted, runtime))
     generator = np.random.default_rng(0)
     drawn = [runtime[generator.permutation(len(mine))[:3]] for _ in range(DRAWS)]
     row["random"] = geometric_mean(d[0] / best for d in drawn)
     row["random_3"] = geometric_mean(d.min() / best for d in drawn)
+    return Profiled(graph=file.graph, configs=configs, runtime=runtime, predicted=predicted, row=row)
+
+
+def judged(program: Profiled, ranker) -> dict:
+    """One program, ranked by what was learned too."""
+    runtime = program.runtime
+    scores = np.array(ranker.of(program.graph, program.configs).scores)
+    row = program.row | slowdowns("learned", scores, runtime)
+    # What a search weighs: the prediction's first pick, and two that are learned.
+    first = np.argmin(program.predicted)
+    learned = [k for k in np.argsort(scores, kind="stable") if k != first]
+    row["advised_3"] = float(runtime[[first, *learned[:2]]].min() / runtime.min())
+    row["tau_learned"] = float(kendall_tau(scores, runtime))
     return row
+
+
+def slowdowns(name: str, lower_is_faster: np.ndarray, runtime: np.ndarray) -> dict[str, float]:
+    """How many times longer than the best the first pick takes, and the best of the first three."""
+    return {name: 1 + slowdown(lower_is_faster, runtime), f"{name}_3": 1 + slowdown(lower_is_faster, runtime, 3)}
 
 
 def _largest(values: np.ndarray) -> float:

@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import record
-from benchmarks.learned import NAMES, judged
+from benchmarks.learned import NAMES, judged, profiled
 from exla.cost_model.candidates import Ensemble
 from exla.cost_model.checkpoint import Trained, load, save
+from exla.cost_model.models.split_sage import trusted
 from exla.cost_model.ranker import Ranker
 from exla.datasets.tpugraphs_adapter import read
 from exla.training.config import read_config
@@ -115,23 +116,18 @@ def trained(folder: Path, files: Sequence[Path], seed: int) -> Trained:
 
 def of_program(path: Path, models: Sequence[Trained]) -> list[dict[str, Any]]:
     """One program ranked by the ensemble, a row for each trust; none where there is nothing to choose."""
-    rows = []
-    for trust in TRUSTS:
+    program, rows = profiled(path), []
+    for trust in TRUSTS if program is not None else ():
         rankers = (Ranker(name="", trained=at_trust(model, trust)) for model in models)
-        row = judged(path, Ensemble(name="", rankers=tuple(rankers)))
-        if row is not None:
-            numbers = {key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}
-            rows.append({"profiled_on": path.parent.parent.name, "trust": trust, **numbers})
+        row = judged(program, Ensemble(name="", rankers=tuple(rankers)))
+        numbers = {key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}
+        rows.append({"profiled_on": path.parent.parent.name, "trust": trust, **numbers})
     return rows
 
 
 def at_trust(model: Trained, trust: float) -> Trained:
-    """What `optimiser.trust` exports of a run that was exported whole: the head began as the last of its inputs."""
-    head = model.variables["params"]["head"]
-    first = {name: np.zeros_like(values) for name, values in head.items()}
-    first["kernel"][-1] = 1
-    moved = {name: values + np.float32(trust) * (head[name] - values) for name, values in first.items()}
-    return dataclasses.replace(model, variables={"params": {**model.variables["params"], "head": moved}})
+    """What `optimiser.trust` exports of a run that was exported whole."""
+    return dataclasses.replace(model, variables=trusted(model.variables, trust))
 
 
 def table(rows: Sequence[dict[str, Any]], trust: float) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ import numpy as np
 from exla.cost_model.ranker import Ranker, load_ranker, shipped_weights
 from exla.cost_model.split_configs import COLUMNS, ROLES, describe
 from exla.errors import CheckpointError
-from exla.search.ranker import Ranking
+from exla.search.ranker import Ranking, file_name, targets_of
 from exla.search.records import default_directory
 from exla.search.space import Candidate
 
@@ -95,7 +95,19 @@ def _standard(scores: np.ndarray) -> np.ndarray:
 
 def own_folder(target: str) -> Path:
     """Where what is learned on this machine is kept: beside the user's records, whether it is there or not."""
-    return default_directory() / "learned" / target.replace(":", "-")
+    return default_directory() / "learned" / file_name(target)
+
+
+def weights_in(folder: str) -> list[Path]:
+    """The files of the folder that `EXLA_WEIGHTS` names.
+
+    Raises:
+      CheckpointError: if there are none.
+    """
+    paths = sorted(Path(folder).glob("*.npz"))
+    if not paths:
+        raise CheckpointError(f"EXLA_WEIGHTS={folder}: no folder with weights (*.npz) in it")
+    return paths
 
 
 def ranker_for(target: str, *, own: bool = True) -> Ensemble | None:
@@ -109,14 +121,12 @@ def ranker_for(target: str, *, own: bool = True) -> Ensemble | None:
       CheckpointError: if weights are there and cannot be used.
     """
     folder = os.environ.get("EXLA_WEIGHTS")
-    paths = sorted(Path(folder).glob("*.npz")) if folder else []
-    if folder and not paths:
-        raise CheckpointError(f"EXLA_WEIGHTS={folder}: no folder with weights (*.npz) in it")
+    paths = weights_in(folder) if folder else []
     if own and not folder:
         paths = sorted(own_folder(target).glob("*.npz"))
-    prefix = target.replace(":", "-")
+    prefix = file_name(target)
     paths = paths or list(shipped_weights().values())
-    mine = [path for path in paths if prefix in path.name.split(".")[0].split("+")]
+    mine = [path for path in paths if prefix in targets_of(path)]
     if folder and not mine:
         there = ", ".join(path.name for path in paths)
         raise CheckpointError(

@@ -197,14 +197,8 @@ class Config:
 
 _OF_NO_CONSEQUENCE = {
     *("data.files", "data.folder", "data.collection", "data.split", "held_out.files", "held_out.split"),
-    *(
-        "data.cache",
-        "optimiser.trust",
-        "run.folder",
-        "run.checkpoint_every",
-        "run.evaluate_every",
-        "run.keep_checkpoints",
-    ),
+    *("data.cache", "optimiser.trust", "run.folder"),
+    *("run.checkpoint_every", "run.evaluate_every", "run.keep_checkpoints"),
 }
 """What may differ when a run is continued; which data they are is told by their hash."""
 

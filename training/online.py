@@ -31,7 +31,7 @@ from exla.datasets.tpugraphs_adapter import SplitParts, read, write_layout
 from exla.errors import TpuGraphsError
 from exla.ir.fingerprint import fingerprint
 from exla.passes.decisions import Decision, to_json
-from exla.search.ranker import find_ranker
+from exla.search.ranker import file_name, find_ranker
 from exla.search.space import Space
 
 FEWEST = 4
@@ -115,7 +115,7 @@ def learn_from_kept(target: str) -> Learned:
     before, after = float(np.mean(befores)), float(np.mean(afters))
     kept = after > before
     for number, trained in enumerate(moved):
-        path = folder / f"{target.replace(':', '-')}.{number}.npz"
+        path = folder / f"{file_name(target)}.{number}.npz"
         if kept:
             save(path, trained)
         else:

@@ -35,6 +35,7 @@ from exla.cost_model.batch import Batch
 from exla.cost_model.checkpoint import FEATURE_VERSION, Trained, save
 from exla.cost_model.losses import LOSSES
 from exla.cost_model.models import MODELS
+from exla.cost_model.models.split_sage import trusted
 from exla.cost_model.normalise import Normaliser
 from exla.errors import TrainingError
 from exla.training.checkpoints import Checkpoints
@@ -163,7 +164,8 @@ def train(config: Config) -> Trained:
     kept = Checkpoints(folder / "checkpoints", about, keep=config.run.keep_checkpoints)
     with contextlib.closing(kept) as checkpoints:
         state = _trained(run, folder, checkpoints)
-    variables = _trusted(run, state)
+    trust = config.optimiser.trust
+    variables = state.ema if trust == 1 else trusted(state.ema, trust)
     ranked = run.scorer.rank(variables, run.split.held_out)
     trained = _exported(run, variables, ranked)
     if is_first():
@@ -232,21 +234,6 @@ def _line(run: Run, state: State, number: int, pending: list[Any], measured: Mea
         "learning_rate": float(learning_rate(run.config.optimiser)(number - 1)),
         **mean,
     }
-
-
-def _trusted(run: Run, state: State) -> Variables:
-    """The averaged parameters, the head as far from where it began as `OptimiserConfig.trust` says.
-
-    Source: Wortsman et al., "Robust fine-tuning of zero-shot models", 2022, of the last layer alone, in which that is
-    the mean of the scores before and after.
-    """
-    trust = run.config.optimiser.trust
-    if trust == 1:
-        return state.ema
-    first = run.start(make_optimiser(run.config.optimiser)).ema["params"]["head"]
-    learned = state.ema["params"]["head"]
-    head = jax.tree.map(lambda old, new: old + trust * (new - old), first, learned)
-    return {**state.ema, "params": {**state.ema["params"], "head": head}}
 
 
 def _exported(run: Run, variables: Variables, ranked: list[Ranked]) -> Trained:

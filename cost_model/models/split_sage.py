@@ -18,10 +18,12 @@ written anew; GraphSAGE: Hamilton et al., 2017; squeeze-and-excitation: Hu et al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from exla.cost_model.batch import Batch
@@ -106,7 +108,29 @@ class SplitSAGE(nn.Module):
 
 def _only_the_last(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
     """A head that says what the last of its inputs says."""
-    return jnp.zeros(shape, dtype).at[-1].set(1)
+    return jnp.asarray(_last(shape, dtype))
+
+
+def _last(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    found = np.zeros(shape, dtype)
+    found[-1] = 1
+    return found
+
+
+def trusted(variables: Mapping[str, Any], trust: float) -> dict[str, Any]:
+    """The variables of a model with a prior, its head moved a part of the way from where it began: the prior alone.
+
+    Source: Wortsman et al., "Robust fine-tuning of zero-shot models", 2022, of the last layer alone, in which that is
+    the mean of the scores before and after.
+
+    Args:
+      variables: as trained.
+      trust: 0 = the prior alone, 1 = as trained.
+    """
+    head = variables["params"]["head"]
+    kernel = _last(head["kernel"].shape, head["kernel"].dtype)
+    moved = {"kernel": kernel + trust * (head["kernel"] - kernel), "bias": trust * head["bias"]}
+    return {**variables, "params": {**variables["params"], "head": moved}}
 
 
 class Backbone(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from exla.doctor.finding import NOTE, OK, PROBLEM, Finding
 
@@ -37,9 +36,11 @@ def exla_variables() -> Sequence[Finding]:
         check_names([name.strip() for name in rules.split(",") if name.strip()])
     except OptionError as error:
         wrong["EXLA_RULES"] = error
-    weights = os.environ.get("EXLA_WEIGHTS")
-    if weights and (why := _weights_error(Path(weights))):
-        wrong["EXLA_WEIGHTS"] = CheckpointError(why)
+    if weights := os.environ.get("EXLA_WEIGHTS"):
+        try:
+            _check_weights(weights)
+        except CheckpointError as error:
+            wrong["EXLA_WEIGHTS"] = error
     found = []
     for variable in sorted(v for v in os.environ if v.startswith("EXLA_")):
         if variable in wrong:
@@ -50,23 +51,18 @@ def exla_variables() -> Sequence[Finding]:
     return found or (Finding(name="EXLA_ variables", status=OK, found="none is set"),)
 
 
-def _weights_error(folder: Path) -> str:
-    """Why weights in a folder are not used, or not all of them; "" where they are."""
+def _check_weights(folder: str) -> None:
+    """Raise a `CheckpointError` where weights in a folder are not used, or not all of them."""
     from exla.errors import CheckpointError
+    from exla.search.ranker import file_name, targets_of
     from exla.targets.base import TARGETS
 
-    load = importlib.import_module("exla.cost_model.checkpoint").load
-    paths = sorted(folder.glob("*.npz"))
-    names = {name.replace(":", "-") for name in TARGETS}
-    for path in paths:
-        unknown = set(path.name.split(".")[0].split("+")) - names
+    names = sorted(map(file_name, TARGETS))
+    for path in importlib.import_module("exla.cost_model.candidates").weights_in(folder):
+        unknown = sorted(targets_of(path).difference(names))
         if unknown:
-            return f"{path}: no target is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}"
-        try:
-            load(path)
-        except CheckpointError as error:
-            return str(error)
-    return "" if paths else f"{folder}: no folder with weights (*.npz) in it"
+            raise CheckpointError(f"{path}: no target is called {', '.join(unknown)}; there are {', '.join(names)}")
+        importlib.import_module("exla.cost_model.checkpoint").load(path)
 
 
 def other_variables() -> Sequence[Finding]:

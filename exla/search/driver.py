@@ -200,9 +200,8 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
             candidate, choice, settled = _weighed(attempt, session, candidate, choice, asked)
         elif STRATEGIES.get(name).improves:
             candidate, choice = _improved(attempt, session, candidate, choice)
-            if is_learned:
-                return replace(choice, prediction=Prediction.not_asked(attempt.target.name))
-        return _with_prediction(choice, space, candidate, settled)
+        weights = attempt.target.name if is_learned else ""
+        return _with_prediction(choice, space, candidate, weights, settled)
     return None
 
 
@@ -247,10 +246,10 @@ def _learn(target: Target, space: Space, tuned: Tuned) -> None:
         (listener.get() or Listener()).learned(str(found))
 
 
-def _with_prediction(choice: Choice, space: Space, candidate: Candidate, settled: str) -> Choice:
-    """A choice with what was predicted of it, where anything was."""
+def _with_prediction(choice: Choice, space: Space, candidate: Candidate, weights: str, settled: str) -> Choice:
+    """A choice with what was predicted of it, or that weights were not asked about it; "" = there are none."""
     if space.predicted is None:
-        return choice
+        return replace(choice, prediction=Prediction.unranked(weights)) if weights else choice
     candidates, ranking = space.predicted
     return replace(choice, prediction=Prediction.of(ranking, candidates, candidate, settled))
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Protocol
 
 from exla.errors import CheckpointError, ExlaWarning
@@ -77,19 +78,8 @@ class Prediction:
     ) -> Prediction | None:
         """What was predicted of one of the candidates that were ranked; None where it is none of them."""
         mine = next((k for k, c in enumerate(candidates) if c.all_decisions == chosen.all_decisions), None)
-        if mine is None and not settled:
-            return None
-        if mine is None:  # the analytic search found it
-            return cls(
-                weights=ranking.weights,
-                place=0,
-                count=len(candidates),
-                rival="",
-                margin=0.0,
-                doubt=0.0,
-                differs=(),
-                settled=settled,
-            )
+        if mine is None:
+            return cls.unranked(ranking.weights, settled) if settled else None
         rival = next((k for k in ranking.order if k != mine), None)
         differs: list[tuple[str, float, float]] = []
         if rival is not None and ranking.summaries:
@@ -108,18 +98,17 @@ class Prediction:
         )
 
     @classmethod
-    def not_asked(cls, weights: str) -> Prediction:
-        """Of what the analytic search found, where the weights would say what to weigh against it, and nothing was."""
-        return cls(weights=weights, place=0, count=0, rival="", margin=0.0, doubt=0.0, differs=())
+    def unranked(cls, weights: str, settled: str = "") -> Prediction:
+        """Of what the analytic search found, where the weights say what to weigh against it; "" = nothing was."""
+        return cls(weights=weights, place=0, count=0, rival="", margin=0.0, doubt=0.0, differs=(), settled=settled)
 
     def lines(self) -> list[str]:
         """In words, for people."""
         if self.place == 0:
-            rivals = f"the weights {self.weights} say what is weighed against it" + (
-                "" if self.settled else ', which takes a run: verify="run"'
-            )
-            return ["found by the analytic search", rivals, *([self.settled] if self.settled else [])]
-        found = [f"number {self.place} of {self.count} by the weights {self.weights}"]
+            found = ["found by the analytic search", f"the weights {self.weights} say what is weighed against it"]
+            found[1] += "" if self.settled else ', which takes a run: verify="run"'
+        else:
+            found = [f"number {self.place} of {self.count} by the weights {self.weights}"]
         if self.rival:
             found.append(f"runner-up: {self.rival}")
             way = "ahead" if self.margin >= 0 else "behind"
@@ -139,6 +128,16 @@ class CandidateRanker(Protocol):
     def rank(
         self, starts: Sequence[Candidate], candidates: Sequence[Candidate], option_sets: Sequence[Mapping[str, str]]
     ) -> Ranking: ...
+
+
+def file_name(target: str) -> str:
+    """What files of a target are called: "tpu:v5e" -> "tpu-v5e"."""
+    return target.replace(":", "-")
+
+
+def targets_of(weights: Path) -> frozenset[str]:
+    """The targets whose weights are in a file, as `file_name` has them: tpu-v5e+tpu-v6e.0.npz -> tpu-v5e, tpu-v6e."""
+    return frozenset(weights.name.split(".")[0].split("+"))
 
 
 @lru_cache(maxsize=32)

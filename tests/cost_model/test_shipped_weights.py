@@ -11,11 +11,12 @@ from exla.cost_model.checkpoint import load
 from exla.cost_model.ranker import shipped_weights
 from exla.cost_model.split_configs import COLUMNS, describe
 from exla.search.pool import pool
+from exla.search.ranker import targets_of
 from exla.targets.base import TARGETS
 from tests.cost_model.test_split_configs import zoo_space
 
 SHIPPED = shipped_weights()
-NAMES = sorted({target.replace("-", ":", 1) for name in SHIPPED for target in name.split(".")[0].split("+")})
+NAMES = sorted({target.replace("-", ":", 1) for path in SHIPPED.values() for target in targets_of(path)})
 """The targets that weights come with exla for."""
 
 

@@ -302,10 +302,8 @@ class Weighed:
     """A choice of which only the count of bytes and the compiler's estimate are asked."""
 
     def __init__(self, cycles, total):
-        self.cycles, self.compiled_bytes = (
-            cycles,
-            CompiledBytes(arguments=0, outputs=0, temporaries=total, aliased=0, unaccounted=0),
-        )
+        self.cycles = cycles
+        self.compiled_bytes = CompiledBytes(arguments=0, outputs=0, temporaries=total, aliased=0, unaccounted=0)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from itertools import islice
 from exla.search.pool import pool
 from exla.search.space import Candidate
 from exla.search.strategies.analytic import analytic
-from exla.search.strategy import SearchSpace, Steps, each, strategy
+from exla.search.strategy import SearchSpace, Session, Steps, each, strategy
 
 MOST_MISSES = 6
 """Candidates over the limit after which the analytic strategy goes on, which tightens its goal by each."""
@@ -31,8 +31,9 @@ RIVALS = 2
 @strategy("learned", measures=False, weighs=True, improves=True)
 def learned(space: SearchSpace, generator: random.Random) -> Steps:
     """The fastest by what was learned."""
-    if space.leads() is not True:
-        yield from analytic(space, generator) if space.leads() is None else _advised(space, generator)
+    leads = space.leads()
+    if not leads:
+        yield from analytic(space, generator) if leads is None else _advised(space, generator)
         return
     candidates = pool(space)
     ranking = space.learned(candidates)
@@ -41,9 +42,8 @@ def learned(space: SearchSpace, generator: random.Random) -> Steps:
         if outcome.status == "ok":
             following = ranking.order[place + 1 :]
             if outcome.can_be_weighed:
-                fastest = 0  # by prediction: the pool is sorted by it
-                others = dict.fromkeys((fastest, *following) if fastest in following else following)
-                yield from _rivals(candidates[r] for r in others)
+                fastest = [r for r in following if r == 0]  # by prediction: the pool is sorted by it
+                yield from _rivals(candidates[r] for r in dict.fromkeys((*fastest, *following)))
             else:
                 yield from each(candidates[r] for r in following[:1] if ranking.is_close(position, r))
             return
@@ -52,20 +52,15 @@ def learned(space: SearchSpace, generator: random.Random) -> Steps:
 
 def _advised(space: SearchSpace, generator: random.Random) -> Steps:
     """The analytic strategy, but that what is ranked first follows the first that obeys, where that is weighed."""
-    steps = analytic(space, generator)
-    candidate = next(steps, None)
-    while candidate is not None:
+    session = Session(analytic(space, generator))
+    while (candidate := session.ask()) is not None:
         outcome = yield candidate
         if outcome.can_be_weighed:
             first = candidate if candidate.options is not None else next(iter(space.suited(candidate)))
             candidates = [c for c in pool(space) if c.all_decisions != first.all_decisions]
-            ranking = space.learned(candidates)
-            yield from _rivals(candidates[k] for k in ranking.order)
+            yield from _rivals(candidates[k] for k in space.learned(candidates).order)
             return
-        try:
-            candidate = steps.send(outcome)
-        except StopIteration:
-            return
+        session.tell(outcome)
 
 
 def _rivals(candidates: Iterable[Candidate]) -> Steps:
