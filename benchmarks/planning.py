@@ -1,13 +1,15 @@
 """What planning costs beside compiling: the first time, and in a second process that finds records.
 
-    python -m benchmarks.planning [--names chamfer attention] [--search analytic]
+    python -m benchmarks.planning [--names chamfer attention] [--search analytic] [--target tpu:v5e --megabytes 1000]
 
-Every program of the zoo at the size `fitting`, with room for a quarter of the temporaries that exla projects for it, so
-that most have to be split; from shapes alone. What is counted is the time of the search without that in which the
-candidates are lowered and compiled; and what the whole search takes beyond what jax.jit takes to lower and compile the
-program as it is (the overhead of a first call). Each program is planned in a fresh process after one small program
-(imports, registries, weights), with records of its own; then again in another one, which replays under the limit of
-the first.
+Every program of the zoo at the size `fitting`, or at which its values take as many megabytes as are given (a TPU keeps
+on its chip what small programs make, so that nothing has to be split), with room for a quarter of the temporaries that
+exla projects for it, so that most have to be split; from shapes alone. What is counted is the time of the search
+without that in which the candidates are lowered and compiled; and what the whole search takes beyond what jax.jit takes
+to lower and compile the program as it is (the overhead of a first call); for a target that is not the CPU, than exla
+takes to compile it as it is, without a limit. Each program is planned in a fresh process after one small program
+(imports, registries, weights), with records of its own; then again in another one, which replays under the limit of the
+first.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ import jax.numpy as jnp
 
 import exla
 from benchmarks import isolate, record
+from exla.datasets.profiling.campaign import Instance, family_of
+from exla.datasets.profiling.prepare import prepare
 from exla.datasets.profiling.zoo.programs import ZOO
 
 SHARE = 1 / 4
@@ -34,26 +39,44 @@ def _kernel_sums(x: jax.Array) -> jax.Array:
     return jnp.sum(jnp.exp(-jnp.sum((x[:, None] - x[None]) ** 2, axis=-1)), axis=1)
 
 
-def measure(name: str, search: str, directory: str, limit_bytes: int | None = None) -> dict[str, Any]:
+def size_of(name: str, target: str, megabytes: float | None) -> int:
+    """The scale at which the values of a program take about so many megabytes; None = `fitting`."""
+    if megabytes is None:
+        return ZOO[name].fitting
+    return prepare(Instance(family=family_of(name), program=name, megabytes=megabytes, share=SHARE), target).size
+
+
+def _plain_s(function: Callable[..., Any], arguments: tuple[Any, ...], target: str) -> float:
+    """Seconds that the program takes to be lowered and compiled as it is."""
+    if target != "cpu":
+        return exla.jit(function, target=target, records="off").plan(*arguments).search_s
+    begin = time.perf_counter()
+    jax.jit(function).lower(*arguments).compile()
+    return time.perf_counter() - begin
+
+
+def measure(
+    name: str, search: str, target: str, size: int, directory: str, limit_bytes: int | None = None
+) -> dict[str, Any]:
     """Plan one program, in a process of its own; without a limit under one that is projected first."""
     os.environ["EXLA_RECORDS_DIR"] = str(Path(directory) / "warm")
-    row_sums = exla.jit(_kernel_sums, memory_limit="200KiB", search=search)
+    row_sums = exla.jit(_kernel_sums, memory_limit="200KiB", search=search, target=target)
     row_sums.plan(jax.ShapeDtypeStruct((400, 2), jnp.float32))
     os.environ["EXLA_RECORDS_DIR"] = directory
     program = ZOO[name]
-    arguments = program.arguments(program.fitting)
+    arguments = program.arguments(size)
     if limit_bytes is None:
-        probe = exla.jit(program.function, records="off").space(*arguments).root.peak
+        probe = exla.jit(program.function, records="off", target=target).space(*arguments).root.peak
         room = probe.bytes - probe.arguments_bytes - probe.outputs_bytes
         limit_bytes = probe.arguments_bytes + probe.outputs_bytes + int(room * SHARE)
-    f = exla.jit(program.function, memory_limit=limit_bytes, search=search)
+    f = exla.jit(program.function, memory_limit=limit_bytes, search=search, target=target)
     try:
         plan = f.plan(*arguments)
     except exla.MemoryLimitError:
         return {"status": "refused"}
-    begin = time.perf_counter()
-    jax.jit(program.function).lower(*arguments).compile()
-    plain_s = time.perf_counter() - begin
+    except jax.errors.JaxRuntimeError as error:  # of the program as it is
+        return {"status": "does not compile", "error": str(error).partition("\n")[0]}
+    plain_s = _plain_s(program.function, arguments, target)
     compiled = sum(t.compile_s or 0.0 for t in plan.tried)
     return {
         "status": "untouched" if plan.untouched else "rewritten",
@@ -72,11 +95,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="+", default=list(ZOO), metavar="NAME", help="programs; default: all")
     parser.add_argument("--search", default="analytic", help="exla.jit's search option")
+    parser.add_argument("--target", default="cpu", help="exla.jit's target; default: cpu")
+    parser.add_argument(
+        "--megabytes", type=float, help="what the values of a program take; default: its size `fitting`"
+    )
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as where exla is installed
     results = record.open_results("planning")
     found: dict[str, list[tuple[float, float]]] = {"search": [], "record": []}
     for name in arguments.names:
+        size = size_of(name, arguments.target, arguments.megabytes)
         with tempfile.TemporaryDirectory() as directory:
             limit = None
             for process in ("first", "second"):
@@ -84,13 +112,22 @@ def main() -> int:
                     "benchmarks.planning:measure",
                     name=name,
                     search=arguments.search,
+                    target=arguments.target,
+                    size=size,
                     directory=directory,
                     limit_bytes=limit,
                 )
                 limit = row.get("limit_bytes")
-                results.append(program=name, process=process, search=arguments.search, **row)
-                if row["status"] == "refused":
-                    print(f"{name:28s} {process:6s} refused")
+                results.append(
+                    program=name,
+                    size=size,
+                    process=process,
+                    search=arguments.search,
+                    target=arguments.target,
+                    **row,
+                )
+                if row["status"] in ("refused", "does not compile"):
+                    print(f"{name:28s} {process:6s} {row['status']}")
                     break
                 if row["status"] == "rewritten":
                     found[row["source"]].append((row["planning_s"], row["overhead_s"]))

@@ -289,7 +289,12 @@ def _is_repeatable(
         return storing.joins
     if name == "gather":
         return storing.gathers
-    return storing.gathers and name in REDUCERS and _is_short(eqn)
+    return name in REDUCERS and not is_reduced_apart(eqn, storing)
+
+
+def is_reduced_apart(eqn: Any, storing: Storing) -> bool:
+    """Whether GPUs and TPUs store what an equation reduces to, though one fusion alone reads it."""
+    return eqn.primitive.name in REDUCERS and not (storing.gathers and _is_short(eqn))
 
 
 def _takes(program: Program, eqn: Any, storing: Storing) -> bool:

@@ -24,9 +24,10 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.asked import is_asked
 from exla.ir.beside import beside_bytes, is_normalised, library_bytes
 from exla.ir.code import added, own_amounts
-from exla.ir.fusing import Fused, fused
+from exla.ir.fusing import Fused, fused, is_reduced_apart
 from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
 from exla.ir.program import Program, body_program, value_bytes, variables
@@ -182,7 +183,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
     for when, i in enumerate(order):
         eqn = program.eqns[i]
         dying = [v for v in ends[when] if v in live]
-        inner = _inner_peak(eqn, i, storing)
+        inner = _inner_peak(program, i, fusions, storing)
         made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if v in fusions.stored}
         if storing.recomputes:
             made.update((v, 0) for v in made if v in spare)
@@ -326,8 +327,9 @@ def _overwrite(eqn: Any, made: dict[Any, int], spare: Sequence[Any]) -> None:
             free.pop(0)
 
 
-def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
+def _inner_peak(program: Program, position: int, fusions: Fused, storing: Storing) -> Peak | None:
     """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
+    eqn = program.eqns[position]
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
         body = _inside(loop.body, storing, loop.states(loop.body))
@@ -359,10 +361,25 @@ def _inner_peak(eqn: Any, position: int, storing: Storing) -> Peak | None:
     if eqn.primitive.name in VIEWS:  # `exla_unless`: its results are there already, and what it holds is cut with them
         piece = piece_of(eqn)
         share = 1.0 if piece is None else piece[1] / eqn.invars[0].aval.shape[piece[0]]
+        if storing.recomputes and not is_asked(program, eqn):
+            carried -= sum(value_bytes(v) for v in _stored_instead(eqn, programs[0], fusions, storing))
         inside = math.ceil(max(largest.temporary_bytes - carried, 0) * share)
         called = min(largest.library_bytes, inside)
         return replace(largest, bytes=inside, arguments_bytes=0, held=(), library_bytes=called)
     return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=held)
+
+
+def _stored_instead(eqn: Any, otherwise: Program, fusions: Fused, storing: Storing) -> list[Any]:
+    """Results that the loop which falls back stores, where the other computes the cheap ones in what reads them."""
+    found = []
+    for var, cheap, result in zip(eqn.outvars, eqn.invars[1:], otherwise.outvars, strict=False):
+        choice = otherwise.producers.get(result)
+        if cheap in fusions.stored or choice is None or otherwise.eqns[choice].primitive.name != "select_n":
+            continue
+        exact = otherwise.producers.get(otherwise.eqns[choice].invars[1])
+        if exact is not None and is_reduced_apart(otherwise.eqns[exact], storing):
+            found.append(var)
+    return found
 
 
 def piece_of(eqn: Any) -> tuple[int, int] | None:

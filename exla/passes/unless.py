@@ -9,7 +9,8 @@ Where the answer is no, the same is asked of pieces of a few rows: what is not s
 original equations may need a hundred times the memory of the cheap way.
 
 Where `safe` is a scalar that a chunk loop does not change, the question is asked once, before the loop, and the loop
-exists twice (loop unswitching): inside, the cheap results fuse with what reads them as if there were no question.
+exists twice (loop unswitching): inside, the cheap results fuse with what reads them as if there were no question, and
+so do the original equations, beside which nothing is left of the cheap way.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list
         if pieces is not None:
             given = dict(zip(eqn.invars, operands, strict=True))
             return evaluate(pieces, [given[v] for v in pieces.invars])
-        return evaluate(Program(jaxpr=closed.jaxpr), [*closed.consts, *operands])
+        mask = operands[0] if operands[0].shape else jnp.zeros((), bool)  # of one answer, which is no
+        return evaluate(Program(jaxpr=closed.jaxpr), [*closed.consts, mask, *operands[1:]])
 
     known = _assumed(safe)
     if known is not None:

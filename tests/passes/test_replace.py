@@ -1,5 +1,7 @@
 """Match-and-replace on whole programs: what looks like a rule and is not, what is shared, what is not finite."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +76,14 @@ def test_a_kernel_product_is_a_matrix_product_under_a_cap():
     assert rules_used(plan) == ["squared_distance"]
     np.testing.assert_allclose(got, in_float64(kernel_product, x, y, v)[0], rtol=2e-5, atol=1e-5)
     assert any("test_replace.py" in words for words in plan.words if "squared_distance" in words)
+
+
+def test_nothing_of_the_cheap_way_is_left_in_the_loop_that_falls_back():
+    x, y, v = points(N), points(M, seed=1), points(M, 1, seed=2)[:, 0]
+    _, plan = obeying(kernel_product, x, y, v)
+    assert any(isinstance(d, Split) for d in plan.decisions)
+    products = re.findall(rf"f32\[\d+,{M}\]\S* dot\(", plan.compiled.as_text())
+    assert len(products) == 1  # of two loops, of which one falls back
 
 
 HARD = ("a common offset", "two clusters far apart", "an infinite point", "a NaN", "everything equal", "a huge scale")

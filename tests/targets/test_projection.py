@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import exla
 from benchmarks.projection import LEAST, MEGABYTES, MOST, TARGETS, side_of, stored
 from exla.call import read
 from exla.datasets.profiling.zoo.programs import ZOO
@@ -395,3 +396,18 @@ def test_a_fallback_that_is_asked_for_where_it_stands_stores_what_it_chooses_bet
     compiled = compile_for(found, emit(program, EXPANSIONS), [x], compiler_options={})
     ratio = projected(program, found.machine()).bytes / found.compiled_bytes(compiled).total
     assert LEAST <= ratio <= MOST, f"{ratio:.2f}"
+
+
+@pytest.mark.parametrize("target", ["tpu:v5e", "gpu:h200"])
+def test_a_loop_that_falls_back_stores_what_its_original_equations_reduce_to(target):
+    compiler_of(target)
+    found = REGISTERED.get(target)
+    structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((100_000, 16), (100_000, 16), (100_000,))]
+    space = exla.jit(kernel_product, target=target, memory_limit="600MiB", records="off").space(*structs)
+    seed = next(iter(space.offers(space.rewritten)))
+    program = space.cut(space.rewritten, seed, 512).program
+    compiled = compile_for(found, emit(program, EXPANSIONS), structs, compiler_options={})
+    counted = found.compiled_bytes(compiled).total
+    ratio = projected(program, found.machine()).bytes / counted
+    assert LEAST <= ratio <= MOST, f"{ratio:.2f}"
+    assert counted > 4 * 512 * 100_000  # what the cheap way never stores
