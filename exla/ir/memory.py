@@ -183,7 +183,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
     for when, i in enumerate(order):
         eqn = program.eqns[i]
         dying = [v for v in ends[when] if v in live]
-        inner = _inner_peak(program, i, fusions, storing)
+        inner = _inner_peak(eqn, i, storing, _instead(program, eqn, fusions, live, storing))
         made = {v: stored_bytes(program, v, storing) for v in eqn.outvars if v in fusions.stored}
         if storing.recomputes:
             made.update((v, 0) for v in made if v in spare)
@@ -327,9 +327,11 @@ def _overwrite(eqn: Any, made: dict[Any, int], spare: Sequence[Any]) -> None:
             free.pop(0)
 
 
-def _inner_peak(program: Program, position: int, fusions: Fused, storing: Storing) -> Peak | None:
-    """Peak inside an equation that runs programs of its own: slices and temporaries of one trip."""
-    eqn = program.eqns[position]
+def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> Peak | None:
+    """Peak inside an equation that runs programs of its own: slices and temporaries of one trip.
+
+    `instead` is what `_instead` says of an `exla_unless`.
+    """
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
         body = _inside(loop.body, storing, loop.states(loop.body))
@@ -361,25 +363,40 @@ def _inner_peak(program: Program, position: int, fusions: Fused, storing: Storin
     if eqn.primitive.name in VIEWS:  # `exla_unless`: its results are there already, and what it holds is cut with them
         piece = piece_of(eqn)
         share = 1.0 if piece is None else piece[1] / eqn.invars[0].aval.shape[piece[0]]
-        if storing.recomputes and not is_asked(program, eqn):
-            carried -= sum(value_bytes(v) for v in _stored_instead(eqn, programs[0], fusions, storing))
-        inside = math.ceil(max(largest.temporary_bytes - carried, 0) * share)
+        inside = math.ceil(max(largest.temporary_bytes - carried + instead, 0) * share)
         called = min(largest.library_bytes, inside)
         return replace(largest, bytes=inside, arguments_bytes=0, held=(), library_bytes=called)
     return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=held)
 
 
-def _stored_instead(eqn: Any, otherwise: Program, fusions: Fused, storing: Storing) -> list[Any]:
-    """Results that the loop which falls back stores, where the other computes the cheap ones in what reads them."""
-    found = []
+def _instead(program: Program, eqn: Any, fusions: Fused, live: Mapping[Any, int], storing: Storing) -> int:
+    """How much more of its results a loop stores that falls back on an `exla_unless`, than the one that need not.
+
+    What its original equations reduce to is stored, where the cheap results are computed in what reads them; what only
+    the cheap results are made of is not.
+    """
+    if not storing.recomputes or eqn.primitive.name != "exla_unless" or is_asked(program, eqn):
+        return 0
+    more, (otherwise,) = 0, _bodies(eqn)
     for var, cheap, result in zip(eqn.outvars, eqn.invars[1:], otherwise.outvars, strict=False):
         choice = otherwise.producers.get(result)
         if cheap in fusions.stored or choice is None or otherwise.eqns[choice].primitive.name != "select_n":
             continue
         exact = otherwise.producers.get(otherwise.eqns[choice].invars[1])
         if exact is not None and is_reduced_apart(otherwise.eqns[exact], storing):
-            found.append(var)
-    return found
+            more += value_bytes(var)
+    return more - sum(live[v] for v in live.keys() - _left_to_fall_back(program)) if more else 0
+
+
+def _left_to_fall_back(program: Program) -> set[Any]:
+    """What is still computed where no `exla_unless` of a program is safe."""
+    left = set(variables(program.outvars))
+    for eqn in reversed(program.eqns):
+        if left.isdisjoint(eqn.outvars):
+            continue
+        is_cheap = eqn.primitive.name == "exla_unless" and not is_asked(program, eqn)
+        left.update(variables(eqn.invars[1 + len(eqn.outvars) :] if is_cheap else eqn.invars))
+    return left
 
 
 def piece_of(eqn: Any) -> tuple[int, int] | None:
