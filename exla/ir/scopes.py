@@ -17,6 +17,9 @@ from typing import Any
 from exla import _compat
 from exla.ir.program import Program
 
+FALLS_BACK = "exla_falls_back"
+"""The scope of what is run only where the cheap way is not safe (`exla.passes.unless`)."""
+
 _SCOPE = re.compile(r"exla\.(\d+)(?![\w.])")
 
 

@@ -48,6 +48,16 @@ LOOKED_THROUGH = named("""
 """Primitives that leave the numbers of their first operand what they are."""
 
 
+ROUNDED = SHAPE_DEPENDENT | MULTIPLYING | ADDING | named("mul div sqrt rsqrt")
+"""Primitives whose results are rounded."""
+
+
+def is_rounded(program: Program, v: Any) -> bool:
+    """Whether a value, or what it is moved from, is a number that was rounded."""
+    maker = _maker(program, v)
+    return maker is not None and is_inexact(v) and maker.primitive.name in ROUNDED
+
+
 def depends_on_place(program: Program, eqn: Any) -> bool:
     """Whether the bits of an equation's results depend on what else is computed beside it."""
     name = eqn.primitive.name
@@ -134,6 +144,18 @@ def made_by(program: Program, v: Any, through: frozenset[str] = LOOKED_THROUGH) 
             return position
         v = program.eqns[position].invars[0]
     return None
+
+
+def moved_of(program: Program, v: Any) -> list[Any]:
+    """A value, and what it is moved from, step by step."""
+    found = [v]
+    while not isinstance(v, Literal) and v in program.producers:
+        eqn = program.eqns[program.producers[v]]
+        if eqn.primitive.name not in LOOKED_THROUGH:
+            break
+        v = eqn.invars[0]
+        found.append(v)
+    return [v for v in found if not isinstance(v, Literal)]
 
 
 def _is_power_of_two(number: Any) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -27,6 +28,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.ir.memory import piece_of
 from exla.ir.program import Program, variables
+from exla.ir.scopes import FALLS_BACK
 from exla.passes.decisions import Growth
 from exla.passes.seal import expand_sealed
 from exla.passes.split.apply import split_program
@@ -76,7 +78,7 @@ def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list
     known = _assumed(safe)
     if known is not None:
         return cheap if known else otherwise()
-    return lax.cond(jnp.all(safe), lambda: cheap, otherwise)
+    return lax.cond(jnp.all(safe), lambda: cheap, jax.named_scope(FALLS_BACK)(otherwise))
 
 
 def in_pieces(eqn: Any) -> Program | None:
@@ -102,7 +104,7 @@ def expand_split(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list[
                 with _assume(predicate, value):
                     return expand_split(eqn, operands, evaluate)
 
-            return lax.cond(operands[k], lambda: run(True), lambda: run(False))
+            return lax.cond(operands[k], lambda: run(True), lambda: jax.named_scope(FALLS_BACK)(run)(False))
     return run_loop(loop, operands, evaluate)
 
 

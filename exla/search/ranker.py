@@ -57,7 +57,7 @@ class Prediction:
       place: its place in the predicted order, from 1; 0 = it is what the analytic search found, which is not ranked.
       count: how many candidates were ranked.
       rival: the runner-up in words: the first in the order but the candidate itself; "" where there is none.
-      margin: how much lower the candidate's score is than the runner-up's, in deviations of all scores.
+      margin: how much lower the candidate's score is than the runner-up's, in standard deviations of all scores.
       doubt: how far the models are apart about the two, in the same unit.
       differs: name, value and the runner-up's value of what the model read that differs most between the two.
       settled: how one of several that were weighed was kept; "" where none were.
@@ -112,7 +112,8 @@ class Prediction:
         if self.rival:
             found.append(f"runner-up: {self.rival}")
             way = "ahead" if self.margin >= 0 else "behind"
-            found.append(f"{way} by {abs(self.margin):.2f} deviations, the models being {self.doubt:.2f} apart")
+            margin, doubt = abs(self.margin), self.doubt
+            found.append(f"{way} by {margin:.2f} standard deviations of all scores; the models are {doubt:.2f} apart")
         if self.differs:
             pairs = ", ".join(f"{name} {ours:.3g} against {theirs:.3g}" for name, ours, theirs in self.differs)
             found.append(f"what differs most, as means over the program: {pairs}")

@@ -2,17 +2,20 @@
 
     estimated_cycles(compiled.as_text())        Cycles(total=54321.0, unknown_trips=0, unestimated=0)
 
-libtpu writes `estimated_cycles` into the `backend_config` of what it schedules. A while loop's are those of one trip
-of its body; how many there are is what its condition compares the counter with, as JAX writes `fori_loop` and `scan`
-of a known length. It estimates neither what its kernels for gathers and scatters take, nor sorts, top-k, running sums
-and factorisations: a sum in which these are missing says so. This is an estimate by a compiler, of a device that need
-not be there, and never to be mixed with measured times.
+libtpu writes `estimated_cycles` into the `backend_config` of what it schedules. A while loop's are those of one trip of
+its body; how many there are is what its condition compares the counter with, as JAX writes `fori_loop` and `scan` of a
+known length. It estimates neither what its kernels for gathers and scatters take, nor sorts, top-k, running sums and
+factorisations: a sum in which these are missing says so. What exla falls back on where a rewrite is not safe for the
+values at hand does not count: it is run for few. This is an estimate by a compiler, of a device that need not be there,
+and never to be mixed with measured times.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+from exla.ir.scopes import FALLS_BACK
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(-?\d+)"')
@@ -34,7 +37,7 @@ class Cycles:
     """What a schedule takes.
 
     Attributes:
-      total: cycles of the whole program; of a conditional's branches, the longest.
+      total: cycles of the whole program; of a conditional's branches, the longest that is not a fallback of exla's.
       unknown_trips: loops whose trips the compiler does not know, counted as one.
       unestimated: instructions that work and of which it says nothing, counted as none.
     """
@@ -84,6 +87,10 @@ def estimated_cycles(text: str) -> Cycles | None:
         found = {int(n) for line in lines for n in _CONSTANT.findall(line)}
         return found.pop() if len(found) == 1 and any(map(_BELOW.search, lines)) else None
 
+    def _usual(branches: list[str]) -> list[str]:
+        usual = [n for n in branches if not any(FALLS_BACK in line for line in computations.get(n, ()))]
+        return usual or branches
+
     def _line(line: str) -> float:
         stated = _CYCLES.search(line)
         condition, body = _CONDITION.search(line), _BODY.search(line)
@@ -93,7 +100,7 @@ def estimated_cycles(text: str) -> Cycles | None:
                 unknown.add(body[1])
             return (1 if times is None else times) * cycles(body[1])
         if stated is None and _RUNS.search(line):
-            return max((cycles(n) for n in _called(line)), default=0.0)
+            return max(map(cycles, _usual(_called(line))), default=0.0)
         if stated is None and _WORKS.search(line) and not _FREE.search(line):
             unestimated.add(line)
         return max(float(stated[1]), 0.0) if stated else 0.0

@@ -13,6 +13,7 @@ from exla.ir.emit import emit
 from exla.ir.memory import Held, Storing, project
 from exla.ir.program import canonical
 from exla.passes.decisions import Growth, from_json, to_json
+from exla.passes.split.apply import split_program
 from exla.passes.split.decide import apply_split, enumerate_splits, growths
 from exla.passes.split.grow import grow
 from exla.passes.unless import EXPANSIONS
@@ -292,6 +293,27 @@ def test_narrow_floats_are_summed_in_float32_between_chunks():
     np.testing.assert_allclose(
         np.asarray(run_program(split, args)[0], np.float64), np.asarray(fn(*args), np.float64), rtol=2**-7
     )
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("chunk", [1, 16])
+def test_a_point_has_no_distance_to_itself_in_a_loop_either(again, chunk):
+    def log_likelihood(scale, x):
+        z = x / scale
+        squared = jnp.sum((z[:, None] - z[None]) ** 2, axis=-1)
+        return jnp.mean(jax.nn.logsumexp(-squared / 2, axis=1))
+
+    gradient = jax.grad(log_likelihood)
+    x = (np.random.default_rng(0).normal(size=(512, 8)) * 0.3 + 1e3).astype(np.float32)
+    scale = np.full(8, 2.01, np.float32)
+    with jax.enable_x64(True):
+        expected = np.asarray(gradient(scale.astype(np.float64), x.astype(np.float64)))
+    program = canonical(jax.make_jaxpr(gradient)(scale, x))
+    big = next(v for eqn in program.eqns for v in eqn.outvars if v.aval.shape == (512, 512, 8))
+    region = grow(program, big, 0, Growth(small_bytes=8192, again=again))
+    assert any(region.given(level) for level in region.levels)
+    (got,) = jax.jit(emit(split_program(region, chunk), EXPANSIONS))(scale, x)
+    np.testing.assert_allclose(got, expected, rtol=1e-3)
 
 
 def test_what_has_no_rule_is_a_barrier_that_is_named():

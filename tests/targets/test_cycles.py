@@ -8,6 +8,7 @@ import pytest
 
 import exla
 from exla.call import read
+from exla.ir.scopes import FALLS_BACK
 from exla.search.cost import predict_s
 from exla.search.rewriting import rewrite
 from exla.targets.base import TARGETS, compile_for
@@ -60,6 +61,32 @@ def test_a_conditional_takes_its_longest_branch():
         "conditional(%first), branch_computations={%body, %condition}",
     )
     assert estimated_cycles(text).total == 7 + 15
+
+
+def test_what_exla_falls_back_on_does_not_count():
+    text = LOOP.replace(
+        "while(%first), condition=%condition, body=%body",
+        "conditional(%first), branch_computations={%body, %usual}",
+    )
+    usual = text[text.index("%body (") : text.index("%condition (")].replace("%body", "%usual")
+    usual = usual.replace('"10"', '"1"').replace('"5"', '"1"')
+    text = text.replace("ENTRY", usual + "ENTRY")
+    assert estimated_cycles(text).total == 7 + 15
+    scoped = text.replace("kind=kLoop", f'kind=kLoop, metadata={{op_name="jit(f)/{FALLS_BACK}/add"}}', 1)
+    assert estimated_cycles(scoped).total == 7 + 2
+
+
+def test_the_compiler_keeps_the_scope_of_what_exla_falls_back_on():
+    compiler_of("tpu:v5e")
+
+    def kernel_product(x, y, v):
+        return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)) @ v
+
+    structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((20_000, 16), (20_000, 16), (20_000,))]
+    compiled = exla.compile(kernel_product, structs, target="tpu:v5e", memory_limit="24MiB", records="off")
+    text = compiled.as_text()
+    usual, longest = estimated_cycles(text), estimated_cycles(text.replace(FALLS_BACK, "scope"))
+    assert usual.is_whole and longest.is_whole and usual.total < longest.total / 2
 
 
 @pytest.mark.parametrize(

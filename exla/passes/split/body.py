@@ -232,7 +232,7 @@ class LoopMaker:
 
     @cached_property
     def leaves(self) -> list[Leaf]:
-        program = self.region.program
+        program, given = self.region.program, self.region.given(self.level)
         found: list[Leaf] = []
         for instance in self.instances:
             own = carried_of(program, instance)
@@ -241,7 +241,8 @@ class LoopMaker:
                     continue
                 if cut is None and self.region.is_late(var, self.level):
                     continue
-                if cut is None or self.region.makers.get((var, cut)) not in self.instances:
+                is_given = (var, cut) in given
+                if cut is None or is_given or self.region.makers.get((var, cut)) not in self.instances:
                     found.append((var, cut))
             if own is not None and instance not in self.carried:
                 found += [(saved, Passed.TRIP) for saved in _saved(self.region, instance)]
@@ -357,10 +358,10 @@ class OneChunk:
     def _read(self, var: Any, cut: Cut | None) -> Any:
         if isinstance(var, Literal):
             return var.val
-        if cut is not None and (var, cut) in self.made:
-            return self.made[var, cut]
         if (var, cut) in self.given:
             return self.given[var, cut]
+        if cut is not None and (var, cut) in self.made:
+            return self.made[var, cut]
         if cut is not None and (var, cut) in self.maker.region.makers:
             return self._part(var, cut)
         if var in self.maker.running:

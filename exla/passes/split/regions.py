@@ -6,12 +6,14 @@ value joins, until what is left to slice is small. The unit is not the equation 
 equation with one of its factors: in `k + k.T` the rows of `k` are wanted for the left operand and its columns
 for the right one, and the loop computes both.
 
-What leaves a region is either *combined* (its factor was reduced) or *stacked* (a later equation wants the
-whole value). A big value that would be stacked only for another equation can instead be computed a second time
-outside (`again`), where another split may cut it along another axis: rows are sorted in one loop and columns
-summed up in the next. If an instance needs a combined output whole, as softmax needs the maximum, it belongs to a later
-loop: instances have **levels**, each level with outputs is one loop, and a producer needed on two levels is
-computed twice (that is rematerialisation).
+What leaves a region is either *combined* (its factor was reduced) or *stacked* (a later equation wants the whole
+value). A big value that would be stacked only for another equation can instead be computed a second time outside
+(`again`), where another split may cut it along another axis: rows are sorted in one loop and columns summed up in the
+next. If an instance needs a combined output whole, as softmax needs the maximum, it belongs to a later loop: instances
+have **levels**, each level with outputs is one loop, and a producer needed on two levels is computed twice (that is
+rematerialisation). What is rounded, and is kept whole anyway for a loop that reads it so, is not: its chunks are slices
+of it (`Region.given`). Computed twice it may be rounded in two ways, and the distance of a point to itself is not zero
+then.
 
 A *carried* instance, such as a cumulative sum, needs its loop to run in its own direction: a level whose first carried
 instance runs from the last index to the first is a reverse loop. Where a loop computes an instance that runs the other
@@ -30,10 +32,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from exla._compat import Literal
 from exla.ir.factors import Carried, Factors, Placement
 from exla.ir.program import Program
+from exla.passes.rounding import is_rounded, moved_of
 
 Window = tuple[int, ...]
 """(): the chunk itself. (step, before, extra): `size * step + extra` indices from `offset * step - before`."""
@@ -94,7 +99,39 @@ class Region:
 
     def body(self, level: int) -> list[Instance]:
         """The instances that one loop computes, in program order."""
-        return body_of(self.program, self.size, self.makers, (o for o in self.outputs if o.level == level))
+        here = (o for o in self.outputs if o.level == level)
+        given = self.given(level)
+        return body_of(self.program, self.size, {s: i for s, i in self.makers.items() if s not in given}, here)
+
+    def given(self, level: int) -> frozenset[Sliced]:
+        """What the loop of a level slices, though it could compute it: it is there whole as long as the loop runs."""
+        if level not in self._given:
+            self._given[level] = frozenset(
+                (v, (axis, window))
+                for v, (axis, window) in self.makers
+                if not window and v in self._kept and self._kept[v] >= level >= self.available.get(v, 0)
+            )
+        return self._given[level]
+
+    @cached_property
+    def _given(self) -> dict[int, frozenset[Sliced]]:
+        return {}
+
+    @cached_property
+    def _kept(self) -> dict[Any, int]:
+        """Rounded values that are computed whole, and the last level whose loop reads them so, moved or as they are."""
+        if self.reverse:  # an earlier loop saves states to compute them from
+            return {}
+        known = {o.stacked[0] for o in self.outputs if o.stacked is not None}
+        known.update(v for i in self.whole for v in self.program.eqns[i].outvars)
+        kept: dict[Any, int] = {}
+        for level in self.levels:
+            here = (o for o in self.outputs if o.level == level)
+            for instance in body_of(self.program, self.size, self.makers, here):
+                for var, cut in self.operands(instance):
+                    if cut is None and not isinstance(var, Literal):
+                        kept.update((v, level) for v in moved_of(self.program, var) if v in known)
+        return {v: level for v, level in kept.items() if is_rounded(self.program, v)}
 
     def is_late(self, var: Any, level: int) -> bool:
         """Whether a whole value is not there yet when the loop of a level starts."""
