@@ -123,11 +123,11 @@ def _inside_code(program: Program, storing: Storing) -> Mapping[str, float]:
     key = ("code", storing)
     if key not in program.known:
         inner = (_inside_code(body, storing) for eqn in program.eqns for body in _bodies(eqn))
-        program.known[key] = added([own_amounts(program, _fused(program, storing)), *inner])
+        program.known[key] = added([own_amounts(program, fused_of(program, storing)), *inner])
     return program.known[key]
 
 
-def _fused(program: Program, storing: Storing) -> Fused:
+def fused_of(program: Program, storing: Storing) -> Fused:
     """What a program's fusions store and read; kept where both its peak and its code are made of it."""
     if storing.code is None:
         return fused(program, storing)
@@ -164,7 +164,7 @@ def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_wh
 
 
 def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: bool) -> Peak:
-    fusions = _fused(program, storing)
+    fusions = fused_of(program, storing)
     order = order_of(program, fusions, storing)
     arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}

@@ -20,7 +20,7 @@ from exla._compat import is_on_host
 from exla.ir.blocks import block_of
 from exla.ir.code import TPU
 from exla.ir.factors import Placement
-from exla.ir.memory import Peak, Storing, project
+from exla.ir.memory import Peak, Storing, fused_of, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import copied_bytes
 from exla.ir.program import Program, value_bytes
@@ -209,7 +209,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if _is_elementwise(eqn):
         return made / machine.elements if name == "dot_general" else 0.0
     if name == "dot_general":
-        stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars))
+        stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars) if not _is_never_stored(program, v, machine))
         packed = copied_bytes(program, eqn) * (machine.product_passes - 1)
         moved = _traffic_s(stored, machine) * (1 + packed / max(stored, 1))
         return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved
@@ -237,6 +237,13 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if name == "gather":  # it reads what it takes of its operand
         read = made + _elements(eqn.invars[1])
     return (made + read) / machine.elements
+
+
+def _is_never_stored(program: Program, v: Any, machine: Machine) -> bool:
+    """Whether a TPU computes a product, or what is multiplied, inside the fusion that reads it."""
+    if not machine.on_chip_bytes or v not in program.producers:
+        return False
+    return v not in program.outvars and v not in fused_of(program, storing_of(machine)).stored
 
 
 def _reduction_rate(program: Program, eqn: Any, machine: Machine) -> float:
