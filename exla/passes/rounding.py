@@ -48,6 +48,8 @@ LOOKED_THROUGH = named("""
 """Primitives that leave the numbers of their first operand what they are."""
 
 
+MOVED = LOOKED_THROUGH - named("slice dynamic_slice convert_element_type")
+"""Those that keep all numbers, and each as it is or negative."""
 ROUNDED = SHAPE_DEPENDENT | MULTIPLYING | ADDING | named("mul div sqrt rsqrt")
 """Primitives whose results are rounded."""
 
@@ -147,15 +149,15 @@ def made_by(program: Program, v: Any, through: frozenset[str] = LOOKED_THROUGH) 
 
 
 def moved_of(program: Program, v: Any) -> list[Any]:
-    """A value, and what it is moved from, step by step."""
-    found = [v]
-    while not isinstance(v, Literal) and v in program.producers:
-        eqn = program.eqns[program.producers[v]]
-        if eqn.primitive.name not in LOOKED_THROUGH:
+    """A value, and what it is as a whole in another place or shape, step by step."""
+    found = []
+    while not isinstance(v, Literal):
+        found.append(v)
+        eqn = program.eqns[program.producers[v]] if v in program.producers else None
+        if eqn is None or eqn.primitive.name not in MOVED:
             break
         v = eqn.invars[0]
-        found.append(v)
-    return [v for v in found if not isinstance(v, Literal)]
+    return found
 
 
 def _is_power_of_two(number: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from exla import _compat
-from exla._compat import is_on_host
+from exla._compat import Literal, is_on_host
 from exla.ir.blocks import block_of
 from exla.ir.code import TPU
 from exla.ir.factors import Placement
@@ -241,7 +241,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
 
 def _is_never_stored(program: Program, v: Any, machine: Machine) -> bool:
     """Whether a TPU computes a product, or what is multiplied, inside the fusion that reads it."""
-    if not machine.on_chip_bytes or v not in program.producers:
+    if not machine.on_chip_bytes or isinstance(v, Literal) or v not in program.producers:
         return False
     return v not in program.outvars and v not in fused_of(program, storing_of(machine)).stored
 
