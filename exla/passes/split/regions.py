@@ -104,12 +104,12 @@ class Region:
         return body_of(self.program, self.size, {s: i for s, i in self.makers.items() if s not in given}, here)
 
     def given(self, level: int) -> frozenset[Sliced]:
-        """What the loop of a level slices, though it could compute it: it is there whole as long as the loop runs."""
+        """What the loop of a level slices, though it could compute it: this one or another needs it whole anyway."""
         if level not in self._given:
             self._given[level] = frozenset(
                 (v, (axis, window))
                 for v, (axis, window) in self.makers
-                if not window and v in self._kept and self._kept[v] >= level >= self.available.get(v, 0)
+                if not window and v in self._kept and self.available.get(v, 0) <= level
             )
         return self._given[level]
 
@@ -118,20 +118,16 @@ class Region:
         return {}
 
     @cached_property
-    def _kept(self) -> dict[Any, int]:
-        """Rounded values that are computed whole, and the last level whose loop reads them so, moved or as they are."""
+    def _kept(self) -> frozenset[Any]:
+        """Rounded values that are computed whole, and that a loop reads so, moved or as they are."""
         if self.reverse:  # an earlier loop saves states to compute them from
-            return {}
+            return frozenset()
         known = {o.stacked[0] for o in self.outputs if o.stacked is not None}
         known.update(v for i in self.whole for v in self.program.eqns[i].outvars)
-        kept: dict[Any, int] = {}
-        for level in self.levels:
-            here = (o for o in self.outputs if o.level == level)
-            for instance in body_of(self.program, self.size, self.makers, here):
-                for var, cut in self.operands(instance):
-                    if cut is None and not isinstance(var, Literal):
-                        kept.update((v, level) for v in moved_of(self.program, var) if v in known)
-        return {v: level for v, level in kept.items() if is_rounded(self.program, v)}
+        operands = (o for i in body_of(self.program, self.size, self.makers, self.outputs) for o in self.operands(i))
+        whole = {v for v, cut in operands if cut is None and not isinstance(v, Literal)}
+        read = {v for var in whole for v in moved_of(self.program, var)}
+        return frozenset(v for v in read & known if is_rounded(self.program, v))
 
     def is_late(self, var: Any, level: int) -> bool:
         """Whether a whole value is not there yet when the loop of a level starts."""
