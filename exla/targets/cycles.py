@@ -15,8 +15,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from exla.ir.scopes import FALLS_BACK
-
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(-?\d+)"')
 _CONSTANT = re.compile(r"= s32\[\]\S* constant\((\d+)\)")
@@ -29,6 +27,8 @@ _WORKS = re.compile(
     r"triangular-solve|fft)\("
 )
 _FREE = re.compile(r'custom_call_target="(?:AllocateBuffer|ConcatBitcast|Sharding|X64\w+)"')
+_FALLS_BACK = re.compile(r'op_name="[^"]*\bexla_falls_back\b')
+"""In the scope `exla.ir.scopes.FALLS_BACK`."""
 _CALLED = re.compile(r"(?:calls|to_apply|branch_computations|called_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)\}?")
 
 
@@ -88,7 +88,7 @@ def estimated_cycles(text: str) -> Cycles | None:
         return found.pop() if len(found) == 1 and any(map(_BELOW.search, lines)) else None
 
     def _usual(branches: list[str]) -> list[str]:
-        usual = [n for n in branches if not any(FALLS_BACK in line for line in computations.get(n, ()))]
+        usual = [n for n in branches if not any(map(_FALLS_BACK.search, computations.get(n, ())))]
         return usual or branches
 
     def _line(line: str) -> float:
