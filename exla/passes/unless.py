@@ -66,16 +66,16 @@ def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list
     """Run an `exla_unless` equation."""
     closed = eqn.params["otherwise"]
     safe, cheap = operands[0], list(operands[1 : 1 + len(eqn.outvars)])
+    known = _assumed(safe)
 
     def otherwise() -> list[Any]:
         pieces = in_pieces(eqn)
         if pieces is not None:
             given = dict(zip(eqn.invars, operands, strict=True))
             return evaluate(pieces, [given[v] for v in pieces.invars])
-        mask = operands[0] if operands[0].shape else jnp.zeros((), bool)  # of one answer, which is no
+        mask = safe if known is None else jnp.zeros_like(safe)
         return evaluate(Program(jaxpr=closed.jaxpr), [*closed.consts, mask, *operands[1:]])
 
-    known = _assumed(safe)
     if known is not None:
         return cheap if known else otherwise()
     return lax.cond(jnp.all(safe), lambda: cheap, jax.named_scope(FALLS_BACK)(otherwise))
