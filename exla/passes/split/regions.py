@@ -101,7 +101,8 @@ class Region:
         """The instances that one loop computes, in program order."""
         here = (o for o in self.outputs if o.level == level)
         given = self.given(level)
-        return body_of(self.program, self.size, {s: i for s, i in self.makers.items() if s not in given}, here)
+        makers = {s: i for s, i in self.makers.items() if s not in given} if given else self.makers
+        return body_of(self.program, self.size, makers, here)
 
     def given(self, level: int) -> frozenset[Sliced]:
         """What the loop of a level slices, though it could compute it: this one or another needs it whole anyway."""
