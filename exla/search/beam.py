@@ -30,6 +30,8 @@ BEAM = 3
 FINALISTS = 3
 ANY = 1 << 62
 FEW_TRIPS = 64
+MOST_LINES = 4
+"""Lines through two points of a peak over chunk sizes, each through a nearer point, till one holds up to the goal."""
 CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
 """Working sets that are tried, as multiples of what stays in cache."""
 
@@ -151,6 +153,7 @@ def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> 
     machine, (seed, first, at_first, second, at_second) = space.machine, tried
     region_size = seed.region.size
     least, most = seed.region.least_chunk, largest_chunk(region_size)
+    known = {first}
     yield at_first
     if at_second.peak.bytes > at_first.peak.bytes > goal.bytes and least < first:
         yield space.cut(parent, seed, least)
@@ -159,16 +162,19 @@ def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> 
         first, at_first = second, at_second
         second = min(8 * second, most)
         at_second = space.cut(parent, seed, second)
+        known.add(second)
         yield at_second
     if at_first.peak.bytes > goal.bytes:
         return
     if least < first and is_short(seed):
         yield space.cut(parent, seed, least)
     sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
-    known = {first}
     arranged = space.arranged(at_first, replace(goal, bytes=ANY))
     more = 0 if arranged is None else arranged.peak.bytes - at_first.peak.bytes
-    for _ in range(2):
+    if second not in known and at_second.peak.bytes <= goal.bytes:
+        known.add(second)
+        yield at_second  # larger ones may turn out not to obey
+    for _ in range(MOST_LINES):
         slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
         fixed = at_first.peak.bytes - slope * first
         ceiling = goal.bytes

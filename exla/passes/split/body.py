@@ -22,9 +22,9 @@ from exla._compat import Literal
 from exla.errors import RuleError
 from exla.ir.factors import Carried, Chunk, EquationContext, Passed, Placement, replay_unchanged
 from exla.ir.program import Program, as_struct, trace_function
-from exla.passes.split.combine import COMBINERS
+from exla.passes.split.combine import COMBINERS, Combiner, for_chunks
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
-from exla.passes.split.online import Repair, Running, repaired, usable
+from exla.passes.split.online import Repair, Running, moved, scaled, usable
 from exla.passes.split.regions import Cut, Instance, Region, Sliced, carried_of, factors_of
 
 Leaf = tuple[Any, Cut | Passed | None]
@@ -118,23 +118,27 @@ def loop_results(region: Region, level: int) -> list[tuple[Any, bool]]:
     return found
 
 
-def _online(region: Region, level: int) -> dict[Instance, Carried]:
+def _online(region: Region, level: int, chunks: int) -> dict[Instance, Carried]:
     """How the combined outputs of a level are carried that others in the loop need so far, and those others."""
     here = {o.instance for o in region.outputs if o.level == level}
     sums = [instance for instance in region.repairs if instance in here]
     bases = [base for instance in sums for value in region.repairs[instance].by for base in value.bases]
-    return {instance: _as_carried(region, instance) for instance in dict.fromkeys((*bases, *sums))}
+    return {i: _as_carried(region, i, _combiner(region, i, chunks)) for i in dict.fromkeys((*bases, *sums))}
 
 
-def _as_carried(region: Region, instance: Instance) -> Carried:
+def _combiner(region: Region, instance: Instance, chunks: int) -> Combiner:
+    """What merges the chunks of a reduction."""
+    position, name, _ = instance
+    reduced = factors_of(region.program, position).rule.reduced[name]
+    return COMBINERS.get(for_chunks(reduced, region.program.context(position), chunks))
+
+
+def _as_carried(region: Region, instance: Instance, combiner: Combiner) -> Carried:
     """A reduction as something carried: its combiner's state."""
-    combiner = COMBINERS.get(factors_of(region.program, instance[0]).rule.reduced[instance[1]])
     assert combiner.identity is not None
-    identity = combiner.identity
 
     def start(context: EquationContext) -> list[Any]:
-        structs = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in context.results]
-        return [identity(jax.eval_shape(combiner.prepare, s)) for s in structs]
+        return list(combiner.start([jax.ShapeDtypeStruct(r.shape, r.dtype) for r in context.results]))
 
     def step(chunk: Chunk, state: list[Any], *operands: Any) -> tuple[list[Any], list[Any]]:
         partial = [combiner.prepare(p) for p in chunk.factors.rule.replay(chunk, *operands)]
@@ -145,7 +149,8 @@ def _as_carried(region: Region, instance: Instance) -> Carried:
 
 def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]:
     """The loop of one level of a region, and the leaves that are its operands."""
-    maker = LoopMaker(region=region, level=level)
+    chunks = -(-region.size // chunk)
+    maker = LoopMaker(region=region, level=level, chunks=chunks)
     main, parts = maker.trace(chunk)
     remainder = region.size % chunk
     tail = maker.trace(remainder)[0] if remainder else None
@@ -169,11 +174,12 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
                     start=tuple(range(before, len(maker.leaves) + len(starts))),
                     states=tuple(maker.states[output.instance]),
                     unplaced=tuple(k for k, p in enumerate(factors.results[name]) if p is None),
-                    saved=-(-region.size // chunk) if output.saved else 0,
+                    saved=chunks if output.saved else 0,
                 )
             )
         else:
-            made.append(Combine(combiner=factors.rule.reduced[name], context=context, parts=count))
+            combiner = for_chunks(factors.rule.reduced[name], context, chunks)
+            made.append(Combine(combiner=combiner, context=context, parts=count))
     loop = Loop(
         body=main,
         tail=tail,
@@ -188,10 +194,11 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoopMaker:
-    """What the loop of one level of a region reads, computes and carries."""
+    """What the loop of one level of a region reads, computes and carries, in so many chunks."""
 
     region: Region
     level: int
+    chunks: int = 1
 
     @cached_property
     def instances(self) -> list[Instance]:
@@ -204,7 +211,7 @@ class LoopMaker:
     @cached_property
     def carried(self) -> dict[Instance, Carried]:
         """The instances that go on from chunk to chunk, in the order of the outputs."""
-        online = _online(self.region, self.level)
+        online = _online(self.region, self.level, self.chunks)
         found: dict[Instance, Carried] = {}
         for output in self.outputs:
             own = carried_of(self.region.program, output.instance)
@@ -390,8 +397,13 @@ class OneChunk:
             [self._so_far(repair, value, states, self._done(after=after)) for value in repair.by]
             for states, after in ((self.before, False), (self.after, True))
         )
-        each = repair.count // self.maker.region.size
-        return [repaired(repair, total, old, new, each * self._done(after=False)) for total in state]
+        if repair.kind == "scaled":
+            return [scaled(repair, total, old, new) for total in state]
+        done = repair.count // self.maker.region.size * self._done(after=False)
+        context = self.maker.region.program.context(instance[0])
+        combiner = _combiner(self.maker.region, instance, self.maker.chunks)
+        totals = state[: len(state) // combiner.kept]
+        return list(combiner.merge(context, state, [moved(repair, total, old, new, done) for total in totals]))
 
     def _done(self, *, after: bool) -> Any:
         """How many indices of the factor the chunks have covered, before or after this one."""

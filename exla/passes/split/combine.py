@@ -10,7 +10,8 @@ are merged in increasing order, so a merge that prefers its left argument on tie
     results = finish(context, state)
 
 Sums and products of floats below 32 bits are kept in float32 between chunks, so that many chunks do not lose
-what one long reduction would have kept.
+what one long reduction would have kept. Sums of more than `MANY` chunks keep what their roundings lose, too: XLA adds
+in a tree, or in windows of a few, and a loop of a million trips would be off by a million roundings.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from exla.ir import sums
 from exla.ir.factors import EquationContext
 from exla.ir.identities import all_ones, full, highest, lowest
 from exla.registry import Registry
 
 State = Sequence[Any]
+
+MANY = 64
+"""Chunks up to which a sum is just added up: the roundings of two passes over windows of 32, as XLA:CPU makes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +41,13 @@ class Combiner:
     """A monoid over partial states.
 
     Attributes:
-      merge: (context, state, partial) -> state.
+      merge: (context, state, partial) -> state; where chunks are taken from last to first, (context, partial, state).
       identity: abstract partial -> its identity array; None where the first chunk must start the state.
       prepare: partial -> partial as it is kept (wider dtype).
       finish: (context, state) -> the equation's results.
       least_chunk: context -> the smallest chunk of the factor that the combiner can take.
       exact: context -> whether the result is the same bits in whatever groups the elements are merged.
+      kept: arrays of the state for each array of a partial state.
       across: an array of each of several devices, along a first axis -> their array of the merged state; None where the
         arrays of a state are not merged each for itself.
       exchange_as: the same inside a `shard_map`: (array, axes of the mesh) -> merged; None = by gathering them.
@@ -52,8 +59,14 @@ class Combiner:
     finish: Callable[[EquationContext, State], State] = lambda context, state: state
     least_chunk: Callable[[EquationContext], int] = lambda context: 1
     exact: Callable[[EquationContext], bool] = lambda context: True
+    kept: int = 1
     across: Callable[[Any], Any] | None = None
     exchange_as: Callable[[Any, tuple[str, ...]], Any] | None = None
+
+    def start(self, partial: State) -> State:
+        """The first state, from abstract values of the partial states; zeros where the first chunk starts it."""
+        make = self.identity or full(0)
+        return [make(jax.eval_shape(self.prepare, p)) for _ in range(self.kept) for p in partial]
 
     def exchange(self, array: Any, names: tuple[str, ...]) -> Any:
         """The merged array of a state, inside a `shard_map`, where each device has one."""
@@ -102,6 +115,34 @@ for _name, _operation, _identity, _reduce, _exchange in (
             exchange_as=_exchange,
         )
     )
+
+
+def _merge_long_sum(context: EquationContext, state: State, partial: State) -> State:
+    """State: the sums, then what they have lost."""
+    if len(state) < len(partial):  # from last to first; a sum does not mind
+        state, partial = partial, state
+    count = len(partial)
+    both = [sums.add(a, lost, b) for a, lost, b in zip(state[:count], state[count:], partial, strict=True)]
+    return [total for total, _ in both] + [lost for _, lost in both]
+
+
+def _finish_long_sum(context: EquationContext, state: State) -> State:
+    count = len(state) // 2
+    return _narrow(context, [a + lost for a, lost in zip(state[:count], state[count:], strict=True)])
+
+
+COMBINERS.register("long_sum")(
+    Combiner(
+        merge=_merge_long_sum, identity=full(0), prepare=_widen, finish=_finish_long_sum, exact=_is_integral, kept=2
+    )
+)
+
+
+def for_chunks(name: str, context: EquationContext, chunks: int) -> str:
+    """The combiner that does what one does, for so many chunks."""
+    return "long_sum" if name == "sum" and chunks > MANY and not _is_integral(context) else name
+
+
 for _name, _operation, _start, _reduce, _exchange in (
     ("max", lax.max, lowest, lax.reduce_max, lax.pmax),
     ("min", lax.min, highest, lax.reduce_min, lax.pmin),

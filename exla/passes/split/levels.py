@@ -16,7 +16,7 @@ from typing import Any
 from exla._compat import Literal, is_drop
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Growth
-from exla.passes.split.combine import COMBINERS
+from exla.passes.split.combine import COMBINERS, MANY
 from exla.passes.split.online import SELECTING, Form, Repair, Running, form_of, is_mean, late_form, running
 from exla.passes.split.regions import (
     Cut,
@@ -109,6 +109,7 @@ def _closed(
     reverse = frozenset(k for k, is_reverse in placed.reverse.items() if is_reverse)
     found = [LoopOutput(instance=i, stacked=s, level=placed.level[i]) for i, s in outputs]
     found += _saved(program, size, makers, found, placed.level, reverse)
+    repairs = {i: r for i, r in placed.repairs.items() if i in demanded}
     return Region(
         program=program,
         size=size,
@@ -117,10 +118,10 @@ def _closed(
         outputs=tuple(sorted(found, key=lambda o: (o.instance, *_place(program, o)))),
         reverse=reverse,
         available=placed.available,
-        repairs={i: r for i, r in placed.repairs.items() if i in demanded},
+        repairs=repairs,
         whole=frozenset(whole),
         blocked=dict(blocked),
-        least_chunk=_least_chunk(program, demanded, size),
+        least_chunk=_least_chunk(program, demanded, size, repairs),
     )
 
 
@@ -133,9 +134,13 @@ def _covers(wider: Cut, cut: Cut) -> bool:
     return before >= 0 and after >= 0
 
 
-def _least_chunk(program: Program, instances: Iterable[Instance], size: int) -> int:
-    """The smallest chunk that every combiner takes."""
-    least = 1
+def _least_chunk(program: Program, instances: Iterable[Instance], size: int, repairs: Mapping[Instance, Repair]) -> int:
+    """The smallest chunk that every combiner takes.
+
+    A sum of squares grows by the square of how far its mean has moved, and by that of the mean's roundings: it is
+    moved `MANY` times at most.
+    """
+    least = -(-size // MANY) if any(repair.kind == "squared" for repair in repairs.values()) else 1
     for position, name, _ in instances:
         factors = factors_of(program, position)
         grain = factors.sizes[name] // size

@@ -21,7 +21,6 @@ from jax import lax
 
 from exla import _compat
 from exla.ir.factors import Carried, EquationContext, Passed, Placement
-from exla.ir.identities import full
 from exla.ir.program import Program
 from exla.passes.split.combine import COMBINERS
 
@@ -55,6 +54,11 @@ class Combine:
     @property
     def avals(self) -> tuple[Any, ...]:
         return self.context.results
+
+    @property
+    def kept(self) -> int:
+        """Arrays of the state."""
+        return COMBINERS.get(self.combiner).kept * self.parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +124,17 @@ class Loop:
     @property
     def remainder(self) -> int:
         return self.size % self.chunk
+
+    @property
+    def besides(self) -> list[Any]:
+        """Abstract values of what the loop carries and its outputs have no room for."""
+        found: list[Any] = []
+        for output in self.outputs:
+            if isinstance(output, Combine):
+                found += output.context.results * (output.kept // max(output.parts, 1) - 1)
+            elif isinstance(output, Carry):
+                found += output.states[len(output.unplaced) :]
+        return found
 
     @property
     def carries(self) -> tuple[Carry, ...]:
@@ -193,7 +208,10 @@ def _by_output(loop: Loop, carry: Sequence[Any]) -> list[list[Any]]:
     """The arrays of the loop's carry, by output: its state, then what is saved of it."""
     found, rest = [], list(carry)
     for output in loop.outputs:
-        count = 2 * output.parts if isinstance(output, Carry) and output.saved else output.parts
+        if isinstance(output, Carry) and output.saved:
+            count = 2 * output.parts
+        else:
+            count = output.kept if isinstance(output, Combine) else output.parts
         found.append(rest[:count])
         rest = rest[count:]
     return found
@@ -239,11 +257,8 @@ def _start(loop: Loop, operands: Sequence[Any]) -> list[Any]:
             carry += [_strong(x) for x in output.carried.start(output.context, *(operands[k] for k in output.start))]
             carry += [jnp.zeros(a.shape, a.dtype) for a in output.avals[len(output.unplaced) :]]
         else:
-            combiner = COMBINERS.get(output.combiner)
-            for aval in avals:
-                kept = jax.eval_shape(combiner.prepare, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
-                make = combiner.identity or full(0)
-                carry.append(make(kept))
+            structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+            carry += COMBINERS.get(output.combiner).start(structs)
     return carry
 
 

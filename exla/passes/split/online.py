@@ -266,8 +266,23 @@ def aligned(value: Any, axes: Sequence[int | None], rank: int) -> Any:
     return jnp.transpose(value, order).reshape(shape)
 
 
-def repaired(repair: Repair, total: Any, before: Sequence[Any], after: Sequence[Any], done: Any) -> Any:
-    """A sum so far, as if it had been made with the late values as they are now.
+def scaled(repair: Repair, total: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
+    """A sum so far, as if it had been scaled by the late values as they are now.
+
+    Args:
+      repair: which sum.
+      total: the sum so far.
+      before: the late values that it was made with.
+      after: the late values now.
+    """
+    for value, old, new in zip(repair.by, before, after, strict=True):
+        old, new = (aligned(w, value.late.axes, total.ndim) for w in (old, new))
+        total = jnp.where(total == 0, total, total * jnp.exp(old - new))
+    return total
+
+
+def moved(repair: Repair, total: Any, before: Sequence[Any], after: Sequence[Any], done: Any) -> Any:
+    """What a sum of squares so far grows by when it is taken about the late values as they are now.
 
     Args:
       repair: which sum.
@@ -276,13 +291,11 @@ def repaired(repair: Repair, total: Any, before: Sequence[Any], after: Sequence[
       after: the late values now.
       done: how many elements it has.
     """
+    found = jnp.zeros_like(total)
     for value, old, new in zip(repair.by, before, after, strict=True):
         old, new = (aligned(w, value.late.axes, total.ndim) for w in (old, new))
-        if repair.kind == "squared":
-            total = total + jnp.asarray(done, total.dtype) * jnp.square(old - new)
-        else:
-            total = jnp.where(total == 0, total, total * jnp.exp(old - new))
-    return total
+        found = found + jnp.asarray(done, total.dtype) * jnp.square(old - new)
+    return found
 
 
 def usable(repair: Repair, value: Any) -> Any:

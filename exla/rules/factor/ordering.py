@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from exla import _compat
+from exla.ir import sums
 from exla.ir.factors import FACTOR_RULES, Carried, Chunk, EquationContext, FactorRule, axis_names, tokens
 from exla.ir.identities import full, highest, lowest
 
@@ -46,22 +47,26 @@ ORDER_FREE = ("cummax", "cummin")
 
 @FACTOR_RULES.register(*CUMULATIVE)
 def cumulative(context: EquationContext) -> FactorRule:
-    """`a0 a1 -> a0 a1` with what has come out so far carried along a0."""
+    """`a0 a1 -> a0 a1` with what has come out so far carried along a0, of sums with what their roundings lost."""
     operand = context.operands[0]
     rank = len(operand.shape)
     names = axis_names(rank)
     axis, reverse = context.params["axis"] % rank, context.params["reverse"]
     accumulate = CUMULATIVE[context.primitive]
 
+    keeps_lost = context.primitive == "cumsum" and jnp.issubdtype(operand.dtype, jnp.inexact)
+
     def step(chunk: Chunk, state: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
         (local,) = chunk.bind(values)
-        done = accumulate(state[0], local)
+        done = accumulate(state[0] + state[1] if keeps_lost else state[0], local)
         last = 0 if reverse else chunk.size - 1
+        if keeps_lost:
+            return [done], list(sums.add(state[0], state[1], lax.slice_in_dim(local, last, last + 1, axis=axis)))
         return [done], [lax.slice_in_dim(done, last, last + 1, axis=axis)]
 
     def start(context: EquationContext) -> list[Any]:
         shape = tuple(1 if k == axis else n for k, n in enumerate(context.operands[0].shape))
-        return [IDENTITIES[context.primitive](_compat.shaped_array(shape, operand.dtype))]
+        return [IDENTITIES[context.primitive](_compat.shaped_array(shape, operand.dtype))] * (2 if keeps_lost else 1)
 
     return FactorRule(
         equation=f"{tokens(names)} -> {tokens(names)}",
