@@ -58,7 +58,7 @@ class Split:
         where = _inside(self.path)
         again = ", online" if self.growth.online else ""
         again += ", computed again for what wants it whole" if self.growth.again else ""
-        return f"split axis {self.axis} of equation {self.site.position}{where}, chunks of {self.chunk}{again}"
+        return f"split axis {self.axis} of {_value(self)}{where}, chunks of {self.chunk}{again}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class Share:
 
     def __str__(self) -> str:
         along = " and ".join(self.names)
-        return f"compute axis {self.axis} of equation {self.site.position} on each device's share along {along}"
+        return f"compute axis {self.axis} of {_value(self)} on each device's share along {along}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +275,12 @@ Rewrite = Replace | Reorder | Swap | Collect | Seal
 Change = Split | Share | Sink | Rematerialize | Arrange | Store | Rewrite
 """A decision that changes the program."""
 Decision = Change | CompileOption
+
+
+def _value(decision: Split | Share) -> str:
+    """What is cut, in words: what an equation computes, or one of the program's inputs."""
+    position = decision.site.position
+    return f"equation {position}" if position >= 0 else f"input {decision.result}"
 
 
 def _inside(path: tuple[tuple[int, int], ...]) -> str:

@@ -21,6 +21,9 @@ with distances of its own.
 XLA itself computes an element-wise equation again in each kernel that reads it, as in that of a maximum and in that
 which compares with it. What may be rounded otherwise in the two is split only sealed, on CPUs.
 
+A maximum of two values that is compared with one of them, as in its derivative, is compared with what it was made of
+there: wherever both came from, it is one value that is on both sides.
+
 What is sealed (`exla.passes.seal`) is computed by the same code wherever it is cut alike, so that its places are one.
 """
 
@@ -42,6 +45,8 @@ from exla.passes.rounding import LOOKED_THROUGH, depends_on_place, is_inexact, i
 from exla.passes.split.loop import Carry, Loop
 
 COMPARISONS = frozenset({"eq", "ne"})
+CHOOSING = frozenset({"max", "min", "clamp"})
+"""Element-wise equations whose result is one of their operands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +111,13 @@ class Steady:
             walk.run(candidate, [NOWHERE] * len(candidate.invars), ())
             candidate.known["steady"] = walk.holds
         return candidate.known["steady"]
+
+
+def _is_chosen_from(program: Program, chosen: Any, var: Any) -> bool:
+    """Whether a value is the larger or smaller one of another and something else."""
+    position = None if isinstance(chosen, Literal) else program.producers.get(chosen)
+    eqn = None if position is None else program.eqns[position]
+    return eqn is not None and eqn.primitive.name in CHOOSING and any(v is var for v in eqn.invars)
 
 
 def _compares(program: Program) -> bool:
@@ -179,7 +191,7 @@ class _Walk:
             if eqn.primitive.name == "exla_split":
                 results = self._loop(eqn.params["loop"], operands, place)
             else:
-                if eqn.primitive.name in COMPARISONS and is_inexact(eqn.invars[0]):
+                if eqn.primitive.name in COMPARISONS and is_inexact(eqn.invars[0]) and not self._is_one(program, eqn):
                     self._compare(operands[0], operands[1], place, program.source(position))
                 results = self._equation(program, eqn, operands, place)
             known.update(zip(eqn.outvars, results, strict=True))
@@ -202,6 +214,13 @@ class _Walk:
             own = frozenset(((name, at),))
             return [frozenset((Array((*place, k), own | _places(reach)),)) for k, reach in enumerate(results)]
         return results
+
+    def _is_one(self, program: Program, comparison: Any) -> bool:
+        """Whether a split leaves a maximum to be compared with the very value that it was chosen from."""
+        one, other = comparison.invars
+        return self.numbers is not None and (
+            _is_chosen_from(program, one, other) or _is_chosen_from(program, other, one)
+        )
 
     def _varies(self, program: Program, eqn: Any, name: Name) -> bool:
         """Whether an equation that is to be followed has other bits where it is computed elsewhere."""

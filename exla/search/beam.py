@@ -171,7 +171,7 @@ def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> 
     sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
     arranged = space.arranged(at_first, replace(goal, bytes=ANY))
     more = 0 if arranged is None else arranged.peak.bytes - at_first.peak.bytes
-    if second not in known and at_second.peak.bytes <= goal.bytes:
+    if second not in known and at_second.peak.bytes <= goal.bytes and goal.most_chunk_bytes is None:
         known.add(second)
         yield at_second  # larger ones may turn out not to obey
     for _ in range(MOST_LINES):

@@ -44,6 +44,16 @@ def nearest(x, y):
     return jax.grad(total)(x)
 
 
+def floored(x, y):
+    """The gradient of shares that have a floor: each is compared with the larger one of the two."""
+
+    def total(z):
+        near = 1 / (1 + jnp.sum((z[:, None] - y[None]) ** 2, axis=-1))
+        return jnp.sum(jnp.log(jnp.maximum(near / jnp.sum(near), 1e-4)))
+
+    return jax.grad(total)(x)
+
+
 def arguments(n=64, m=96):
     generator = np.random.default_rng(0)
     return tuple(generator.standard_normal(shape, dtype=np.float32) for shape in ((n, 5), (m, 5)))
@@ -148,7 +158,7 @@ def test_a_maximum_of_what_a_scan_ends_with_is_compared_where_it_was_computed_th
     np.testing.assert_allclose(f(*values), want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("function", [nearest, end_of_scan], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [nearest, floored, end_of_scan], ids=lambda f: f.__name__)
 def test_what_holds_is_right_however_it_is_split(function):
     values = arguments()
     made = space(function, values, share=0.1)
@@ -159,6 +169,30 @@ def test_what_holds_is_right_however_it_is_split(function):
         (got,) = jax.jit(emit(program, EXPANSIONS))(*values)
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
     assert programs
+
+
+def neighbour_embedding(x, y):
+    """The gradient of t-SNE's loss: an element-wise maximum of what a sum over everything divides."""
+
+    def squared(z):
+        return jnp.sum((z[:, None] - z[None]) ** 2, axis=-1)
+
+    def loss(x):
+        itself = jnp.eye(len(x), dtype=bool)
+        given = jax.nn.softmax(jnp.where(itself, -jnp.inf, -squared(y) / 2), axis=1)
+        given = (given + given.T) / (2 * len(x))
+        near = jnp.where(itself, 0.0, 1 / (1 + squared(x)))
+        return jnp.sum(given * jnp.log(jnp.maximum(given, 1e-12) / jnp.maximum(near / near.sum(), 1e-12)))
+
+    return jax.grad(loss)(x)
+
+
+def test_a_floor_under_what_a_sum_divides_is_no_barrier():
+    values = arguments(600, 600)
+    f = exla.jit(neighbour_embedding, memory_limit=500_000, records="off")
+    assert f.plan(*values).decisions
+    want = in_float64(neighbour_embedding, values)
+    np.testing.assert_allclose(f(*values), want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
 def split_twice(made):
