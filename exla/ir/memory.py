@@ -336,7 +336,8 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
         loop = eqn.params["loop"]
         body = _inside(loop.body, storing, loop.states(loop.body))
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
-        extra += sum(math.prod(aval.shape) * _compat.item_bytes(aval.dtype) for aval in loop.besides)
+        besides = (aval for output in loop.outputs for aval in output.besides)
+        extra += sum(math.prod(aval.shape) * _compat.item_bytes(aval.dtype) for aval in besides)
         held = _below(position, 0, body)
         return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
     if eqn.primitive.name in SIMPLE:

@@ -162,8 +162,7 @@ def _elements(v: Any) -> int:
 def _state_s(loop: Any, machine: Machine) -> float:
     """Seconds per trip to read and write what the loop combines its outputs in; near where it is small."""
     combined = (o for o in loop.outputs if isinstance(o, Combine))
-    elements = sum(math.prod(aval.shape) * output.kept / output.parts for output in combined for aval in output.avals)
-    count_bytes = 4 * elements
+    count_bytes = 4 * sum(math.prod(aval.shape) for o in combined for aval in (*o.avals, *o.besides))
     if count_bytes <= machine.near_bytes:
         return 2 * count_bytes / machine.near_bytes_per_s
     return _traffic_s(2 * count_bytes, machine)

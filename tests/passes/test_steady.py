@@ -162,7 +162,8 @@ def test_a_maximum_of_what_a_scan_ends_with_is_compared_where_it_was_computed_th
 def test_what_holds_is_right_however_it_is_split(function):
     values = arguments()
     made = space(function, values, share=0.1)
-    steady = made.steady(made.root)  # None where this JAX compares nothing in that derivative
+    steady = made.steady(made.root)
+    assert steady or function is floored  # jax 0.12 compares nothing in that derivative
     want = in_float64(function, values)
     programs = [p for _, p in split_twice(made) if steady is None or steady.holds(p)]
     for program in programs[:: max(len(programs) // 12, 1)]:

@@ -123,17 +123,17 @@ def _online(region: Region, level: int, chunks: int) -> dict[Instance, Carried]:
     here = {o.instance for o in region.outputs if o.level == level}
     sums = [instance for instance in region.repairs if instance in here]
     bases = [base for instance in sums for value in region.repairs[instance].by for base in value.bases]
-    return {i: _as_carried(region, i, _combiner(region, i, chunks)) for i in dict.fromkeys((*bases, *sums))}
+    return {i: _as_carried(COMBINERS.get(_combiner(region, i, chunks))) for i in dict.fromkeys((*bases, *sums))}
 
 
-def _combiner(region: Region, instance: Instance, chunks: int) -> Combiner:
-    """What merges the chunks of a reduction."""
+def _combiner(region: Region, instance: Instance, chunks: int) -> str:
+    """The name of what merges so many chunks of a reduction."""
     position, name, _ = instance
     reduced = factors_of(region.program, position).rule.reduced[name]
-    return COMBINERS.get(for_chunks(reduced, region.program.context(position), chunks))
+    return for_chunks(reduced, region.program.context(position), chunks)
 
 
-def _as_carried(region: Region, instance: Instance, combiner: Combiner) -> Carried:
+def _as_carried(combiner: Combiner) -> Carried:
     """A reduction as something carried: its combiner's state."""
     assert combiner.identity is not None
 
@@ -178,8 +178,7 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
                 )
             )
         else:
-            combiner = for_chunks(factors.rule.reduced[name], context, chunks)
-            made.append(Combine(combiner=combiner, context=context, parts=count))
+            made.append(Combine(combiner=_combiner(region, output.instance, chunks), context=context, parts=count))
     loop = Loop(
         body=main,
         tail=tail,
@@ -401,7 +400,7 @@ class OneChunk:
             return [scaled(repair, total, old, new) for total in state]
         done = repair.count // self.maker.region.size * self._done(after=False)
         context = self.maker.region.program.context(instance[0])
-        combiner = _combiner(self.maker.region, instance, self.maker.chunks)
+        combiner = COMBINERS.get(_combiner(self.maker.region, instance, self.maker.chunks))
         totals = state[: len(state) // combiner.kept]
         return list(combiner.merge(context, state, [moved(repair, total, old, new, done) for total in totals]))
 

@@ -42,6 +42,16 @@ class Stack:
     def avals(self) -> tuple[Any, ...]:
         return (self.aval,)
 
+    @property
+    def kept(self) -> int:
+        """Arrays of the loop's carry."""
+        return 1
+
+    @property
+    def besides(self) -> tuple[Any, ...]:
+        """Abstract values of what the loop carries for it and its own arrays have no room for."""
+        return ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Combine:
@@ -57,8 +67,11 @@ class Combine:
 
     @property
     def kept(self) -> int:
-        """Arrays of the state."""
         return COMBINERS.get(self.combiner).kept * self.parts
+
+    @property
+    def besides(self) -> tuple[Any, ...]:
+        return self.context.results * (COMBINERS.get(self.combiner).kept - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +102,14 @@ class Carry:
     def avals(self) -> tuple[Any, ...]:
         results = [self.context.results[k] for k in self.unplaced]
         return (*results, *(self._stack(s) for s in self.states if self.saved))
+
+    @property
+    def kept(self) -> int:
+        return (2 if self.saved else 1) * self.parts
+
+    @property
+    def besides(self) -> tuple[Any, ...]:
+        return self.states[len(self.unplaced) :]
 
     def _stack(self, aval: Any) -> Any:
         return _compat.shaped_array((self.saved, *aval.shape), aval.dtype)
@@ -124,17 +145,6 @@ class Loop:
     @property
     def remainder(self) -> int:
         return self.size % self.chunk
-
-    @property
-    def besides(self) -> list[Any]:
-        """Abstract values of what the loop carries and its outputs have no room for."""
-        found: list[Any] = []
-        for output in self.outputs:
-            if isinstance(output, Combine):
-                found += output.context.results * (output.kept // max(output.parts, 1) - 1)
-            elif isinstance(output, Carry):
-                found += output.states[len(output.unplaced) :]
-        return found
 
     @property
     def carries(self) -> tuple[Carry, ...]:
@@ -208,12 +218,8 @@ def _by_output(loop: Loop, carry: Sequence[Any]) -> list[list[Any]]:
     """The arrays of the loop's carry, by output: its state, then what is saved of it."""
     found, rest = [], list(carry)
     for output in loop.outputs:
-        if isinstance(output, Carry) and output.saved:
-            count = 2 * output.parts
-        else:
-            count = output.kept if isinstance(output, Combine) else output.parts
-        found.append(rest[:count])
-        rest = rest[count:]
+        found.append(rest[: output.kept])
+        rest = rest[output.kept :]
     return found
 
 

@@ -53,15 +53,16 @@ def cumulative(context: EquationContext) -> FactorRule:
     names = axis_names(rank)
     axis, reverse = context.params["axis"] % rank, context.params["reverse"]
     accumulate = CUMULATIVE[context.primitive]
-
     keeps_lost = context.primitive == "cumsum" and jnp.issubdtype(operand.dtype, jnp.inexact)
 
     def step(chunk: Chunk, state: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
         (local,) = chunk.bind(values)
-        done = accumulate(state[0] + state[1] if keeps_lost else state[0], local)
         last = 0 if reverse else chunk.size - 1
         if keeps_lost:
-            return [done], list(sums.add(state[0], state[1], lax.slice_in_dim(local, last, last + 1, axis=axis)))
+            total, lost = state
+            more = lax.slice_in_dim(local, last, last + 1, axis=axis)
+            return [total + lost + local], list(sums.add(total, lost, more))
+        done = accumulate(state[0], local)
         return [done], [lax.slice_in_dim(done, last, last + 1, axis=axis)]
 
     def start(context: EquationContext) -> list[Any]:
