@@ -325,6 +325,7 @@ def _placed(
     return sizes, operands, results, frozenset(hidden)
 
 
+@lru_cache(maxsize=4096)
 def _tokens(side: str, count: int) -> list[list[list[str]]]:
     """Split one side into values, axes and factor names; `_` becomes an axis without names."""
     values = side.split(",") if count else []

@@ -120,10 +120,18 @@ def _is_chosen_from(program: Program, chosen: Any, var: Any) -> bool:
     return eqn is not None and eqn.primitive.name in CHOOSING and any(v is var for v in eqn.invars)
 
 
+def _is_comparison(eqn: Any) -> bool:
+    """Whether two values in floating point are compared for equality: not one with itself, which asks for NaNs."""
+    if eqn.primitive.name not in COMPARISONS:
+        return False
+    one, other = eqn.invars
+    return one is not other and is_inexact(one) and not isinstance(one, Literal) and not isinstance(other, Literal)
+
+
 def _compares(program: Program) -> bool:
     """Whether floating point numbers are compared for equality anywhere in a program; most compare none."""
     return any(
-        (eqn.primitive.name in COMPARISONS and is_inexact(eqn.invars[0]))
+        _is_comparison(eqn)
         or ("loop" in eqn.params and _compares(eqn.params["loop"].body))
         or any(_compares(Program(jaxpr=body.jaxpr)) for body in _compat.bodies(eqn))
         for eqn in program.eqns
@@ -191,7 +199,7 @@ class _Walk:
             if eqn.primitive.name == "exla_split":
                 results = self._loop(eqn.params["loop"], operands, place)
             else:
-                if eqn.primitive.name in COMPARISONS and is_inexact(eqn.invars[0]) and not self._is_one(program, eqn):
+                if _is_comparison(eqn) and not self._is_one(program, eqn):
                     self._compare(operands[0], operands[1], place, program.source(position))
                 results = self._equation(program, eqn, operands, place)
             known.update(zip(eqn.outvars, results, strict=True))

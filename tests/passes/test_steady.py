@@ -353,7 +353,10 @@ def test_programs_that_compare_nothing_of_the_kind_are_free():
     def equal_to_a_number(x, y):
         return jnp.where(x @ y.T == 0, 1.0, 2.0).sum(axis=1)
 
-    for function in (smooth, equal_to_a_number):
+    def asked_for_nans(x, y):
+        return jax.nn.softplus(x @ y.T).sum(axis=1) + jnp.nansum(jnp.cumsum(x @ y.T, axis=1), axis=1)
+
+    for function in (smooth, equal_to_a_number, asked_for_nans):
         flat = numbered(read(jax.make_jaxpr(function)(*arguments()), "cpu"))
         assert not Steady(program=flat).numbers
 

@@ -102,6 +102,12 @@ def _outputs(region: Region, level: int) -> list[_Output]:
 
 def loop_results(region: Region, level: int) -> list[tuple[Any, bool]]:
     """What the loop of one level computes, in the order of its outputs, and whether anybody takes it from there."""
+    if ("results", level) not in region.known:
+        region.known["results", level] = _loop_results(region, level)
+    return region.known["results", level]
+
+
+def _loop_results(region: Region, level: int) -> list[tuple[Any, bool]]:
     found: list[tuple[Any, bool]] = []
     for output in _outputs(region, level):
         if output.stacked is not None:

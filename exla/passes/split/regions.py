@@ -99,23 +99,26 @@ class Region:
 
     def body(self, level: int) -> list[Instance]:
         """The instances that one loop computes, in program order."""
-        here = (o for o in self.outputs if o.level == level)
-        given = self.given(level)
-        makers = {s: i for s, i in self.makers.items() if s not in given} if given else self.makers
-        return body_of(self.program, self.size, makers, here)
+        if ("body", level) not in self.known:
+            here = (o for o in self.outputs if o.level == level)
+            given = self.given(level)
+            makers = {s: i for s, i in self.makers.items() if s not in given} if given else self.makers
+            self.known["body", level] = body_of(self.program, self.size, makers, here)
+        return self.known["body", level]
 
     def given(self, level: int) -> frozenset[Sliced]:
         """What the loop of a level slices, though it could compute it: this one or another needs it whole anyway."""
-        if level not in self._given:
-            self._given[level] = frozenset(
+        if ("given", level) not in self.known:
+            self.known["given", level] = frozenset(
                 (v, (axis, window))
                 for v, (axis, window) in self.makers
                 if not window and v in self._kept and self.available.get(v, 0) <= level
             )
-        return self._given[level]
+        return self.known["given", level]
 
     @cached_property
-    def _given(self) -> dict[int, frozenset[Sliced]]:
+    def known(self) -> dict[Any, Any]:
+        """What has been worked out about this region and is asked for again."""
         return {}
 
     @cached_property
