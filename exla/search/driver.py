@@ -230,12 +230,12 @@ def _improved(attempt: Attempt, session: Session, candidate: Candidate, choice: 
     """What obeys too and is predicted to be faster than what obeys, as long as the strategy asks for such."""
     session.tell(attempt.outcome())
     while (faster := session.ask()) is not None and faster.seconds < candidate.seconds:
-        other = None if attempt.wrong.has(faster.decisions) else attempt.candidate(faster)
-        if other is None:
-            return candidate, replace(choice, tried=tuple(attempt.tried))
-        candidate, choice = faster, other
-        session.tell(attempt.outcome())
-    return candidate, choice
+        is_wrong = attempt.wrong.has(faster.decisions)
+        other = None if is_wrong else attempt.candidate(faster)
+        if other is not None:
+            candidate, choice = faster, other
+        session.tell(Outcome(status="barred") if is_wrong else attempt.outcome())
+    return candidate, replace(choice, tried=tuple(attempt.tried))
 
 
 def _learn(target: Target, space: Space, tuned: Tuned) -> None:

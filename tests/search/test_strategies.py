@@ -259,3 +259,19 @@ def test_on_the_packaged_spaces_prediction_is_near_the_best_and_measuring_nearer
     assert rows["analytic", False].mean[1] <= 1.25 <= rows["random", False].mean[1]
     assert rows["measured", False].mean[32] <= 1.03
     assert all(r.slower == 0 for r in rows.values())
+
+
+@pytest.mark.parametrize(("counted", "expected"), [(1000, [128, 1, 32]), (1600, [128, 1, 32, 16])])
+def test_between_what_is_over_the_limit_and_what_leaves_most_of_the_room_something_is_tried(counted, expected):
+    """Twice at most; the room beside arguments and results is 800 bytes, and chunks of 32 take `counted` of 1,000."""
+    bytes_of = {1: 380, 16: 425, 32: 480, 128: 900}
+    found = [
+        replace(measured(split(chunk), run_s=1.0, predicted_s=100 / chunk), projected_bytes=projected)
+        for chunk, projected in bytes_of.items()
+    ]
+    session, asked = STRATEGIES.get("analytic").start(space(found), 0), []
+    while (candidate := session.ask()) is not None:
+        asked += [d.chunk for d in candidate.decisions if isinstance(d, Split)]
+        peak = {1: 350, 16: 600, 32: counted, 128: 2800}[asked[-1]] if asked else 5000
+        session.tell(Outcome(status="ok" if peak <= 1000 else "over_limit", peak_bytes=peak))
+    assert asked == expected

@@ -7,7 +7,8 @@ The prediction is a roofline for the target (`exla.search.cost`), and the candid
 that is usually one whose chunks stay in cache. Where the compiler counts more than was projected, the goal is
 tightened by as much: at first for what is cut in the same places alone, and once several of them failed for all. Where
 it counts less of the first that obeys, the goal is loosened by as much, and what is predicted to be much faster is
-asked for: projected too high, chunks would be small for nothing.
+asked for: projected too high, chunks would be small for nothing. So it is where the one before was over the limit and
+most of the room is left: the goal is then between the two.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ FEW_SPLITS = 2
 MOST_LOOSENED = 2
 FAR_TOO_HIGH = 1.5
 """Times what the compiler counts beside arguments and results that is projected: there may be better then."""
+MOSTLY_UNUSED = 0.5
+"""Share of the room beside arguments and results that what obeys may take, if something between it and the last that
+did not is to be worth compiling."""
 MUCH_FASTER = 0.75
 """Share of the predicted time of what obeys, below which something with a higher projected peak is worth compiling."""
 FAR, NEARER = 1.25, 0.95
@@ -97,11 +101,19 @@ class _Tried:
       seen: what the candidates lead to.
       projected: the smallest projected peak.
       smallest: the smallest peak so far, after each.
+      over: where they were cut -> what was projected and what was counted of each that was over the limit, in bytes
+        beside arguments and results.
     """
 
     seen: set[tuple[str, int, float]] = field(default_factory=set)
     projected: float = math.inf
     smallest: list[int] = field(default_factory=list)
+    over: dict[Any, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+
+    def note(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Keep what the compiler counted of a candidate that is over the limit."""
+        if outcome.status == "over_limit":
+            self.over[_places(candidate)].append((_beside(candidate, candidate.peak.bytes), _taken(candidate, outcome)))
 
     def is_far(self, space: SearchSpace, candidate: Candidate) -> bool:
         """Whether a candidate is projected above the limit, and no nearer to it than those that were tried."""
@@ -144,12 +156,13 @@ def _descend(
         tried.projected = min(tried.projected, first.peak.bytes)
         outcome = yield first
         if outcome.status == "ok":
-            yield from _loosened(space, start, goal, first, outcome, seen)
+            yield from _loosened(space, start, goal, first, outcome, tried)
             yield from each(c for c in found[1:] if c.outcome not in seen)  # for a driver that measures
             return True
         if outcome.status == "barred":
             ranked = []
             continue
+        tried.note(first, outcome)
         smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
         if len(smallest) > hopeless and smallest[-1] > NEARER * smallest[-1 - hopeless]:
             return False
@@ -158,24 +171,45 @@ def _descend(
 
 
 def _loosened(
-    space: SearchSpace, start: Candidate, goal: Goal, candidate: Candidate, outcome: Outcome, seen: set[Any]
+    space: SearchSpace, start: Candidate, goal: Goal, candidate: Candidate, outcome: Outcome, tried: _Tried
 ) -> Steps:
     """Ask for what is predicted to be much faster, as far as the compiler's word of what obeys leaves room for it."""
+    taken = _taken(candidate, outcome)
     for _ in range(MOST_LOOSENED):
-        room = space.goal.bytes - _fixed(candidate)
-        taken = max((outcome.peak_bytes or 0) * outcome.devices - _fixed(candidate), 1)
-        projected = candidate.peak.bytes - _fixed(candidate)
-        if outcome.peak_bytes is None or projected <= FAR_TOO_HIGH * taken:
+        wanted = _looser(space, candidate, taken, tried.over[_places(candidate)])
+        if outcome.peak_bytes is None or wanted is None:
             return
-        looser = replace(goal, bytes=_fixed(candidate) + int(0.9 * room * projected / taken))
-        faster = next((c for c in space.ranked(start, looser) if c.outcome not in seen), candidate)
+        looser = replace(goal, bytes=_fixed(candidate) + wanted)
+        faster = next((c for c in space.ranked(start, looser) if c.outcome not in tried.seen), candidate)
         if not faster.splits or faster.seconds > MUCH_FASTER * candidate.seconds:
             return
-        seen.add(faster.outcome)
+        tried.seen.add(faster.outcome)
         outcome = yield faster
-        if outcome.status != "ok":
+        tried.note(faster, outcome)
+        if outcome.status == "ok":
+            candidate, taken = faster, _taken(faster, outcome)
+        elif outcome.status != "over_limit" or _places(faster) != _places(candidate):
             return
-        candidate = faster
+
+
+def _looser(space: SearchSpace, candidate: Candidate, taken: int, over: Sequence[tuple[int, int]]) -> int | None:
+    """What may be projected beside arguments and results for the compiler to count most of the room; None = no more."""
+    room, projected = _beside(candidate, space.goal.bytes), _beside(candidate, candidate.peak.bytes)
+    wanted = int(0.9 * room)
+    failed = min((known for known in over if known[0] > projected and known[1] > room), default=None)
+    if failed is not None and taken < MOSTLY_UNUSED * room:
+        return projected + int((failed[0] - projected) * (wanted - taken) / (failed[1] - taken))
+    return int(wanted * projected / taken) if projected > FAR_TOO_HIGH * taken and failed is None else None
+
+
+def _beside(candidate: Candidate, peak_bytes: int) -> int:
+    """What a peak holds beside arguments and results."""
+    return peak_bytes - _fixed(candidate)
+
+
+def _taken(candidate: Candidate, outcome: Outcome) -> int:
+    """What the compiler counts beside arguments and results, of all devices; at least 1."""
+    return max(_beside(candidate, (outcome.peak_bytes or 0) * outcome.devices), 1)
 
 
 def _fixed(candidate: Candidate) -> int:
