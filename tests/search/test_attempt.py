@@ -1,14 +1,18 @@
 """What a search does with candidates that obey and cannot be used all the same."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import exla
+from exla.passes.decisions import Split
 from exla.report.plan import explain_text
 from exla.search import attempt, driver
 from exla.search.attempt import Attempt
+from exla.search.strategy import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -62,3 +66,28 @@ def test_a_replay_looks_for_nothing_and_projects_nothing_until_it_is_asked(monke
     assert (plan.source, plan.decisions) == ("record", first.decisions)
     assert plan.projected_bytes == first.projected_bytes and plan.compiled_bytes == first.compiled_bytes
     assert len(projections) == 1
+
+
+def test_an_improvement_that_does_not_obey_is_no_end_of_what_is_improved(monkeypatch):
+    """Chunks of 500 rows are over the limit and those of 100 obey, after those of 10 did."""
+
+    def layers(x, y):
+        return jnp.tanh(x @ y.T) @ y
+
+    def proposed(space, generator):
+        (rows,) = next(c.splits for c in space.below(space.root) if len(c.splits) == 1 and c.splits[0].axis == 0)
+        for seconds, chunk in ((3.0, 10), (2.0, 500), (1.0, 100)):
+            yield replace(space.build([replace(rows, chunk=chunk)]), seconds=seconds)
+
+    monkeypatch.setitem(STRATEGIES._entries, "analytic", replace(STRATEGIES.get("analytic"), propose=proposed))
+    x, y = (np.random.default_rng(0).normal(size=(n, 8)).astype(np.float32) / 4 for n in (1000, 2000))
+    f = exla.jit(layers, memory_limit=x.nbytes * 2 + y.nbytes + 2_000_000, records="off")
+    plan = f.plan(x, y)
+    assert [d.chunk for d in plan.decisions if isinstance(d, Split)] == [100]
+    assert {t.decisions[0].chunk: t.peak_bytes <= plan.limit_bytes for t in plan.tried if t.decisions} == {
+        10: True,
+        500: False,
+        100: True,
+    }
+    expected = np.tanh(x.astype(np.float64) @ y.T.astype(np.float64)) @ y
+    np.testing.assert_allclose(f(x, y), expected, rtol=1e-5, atol=1e-4)
