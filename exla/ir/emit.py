@@ -1,19 +1,53 @@
 """Emit: run a program by interpreting its equations under a trace.
 
 `emit(program)` is an ordinary function of the program's inputs. Under `jax.jit` it becomes the program again,
-every chunk loop one `while` in the compiled code.
+every chunk loop one `while` in the compiled code. What only one branch of a conditional needs is computed in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
+from exla.ir.asked import left_to_branches
 from exla.ir.blocks import Block, blocks_in, write
 from exla.ir.program import Program, evaluate, interpret
 
 Expansion = Callable[..., list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Later:
+    """A value that the branch computes which needs it.
+
+    Attributes:
+      eqn: what makes it.
+      result: which of its results it is.
+      operands: of that, some of them perhaps to be computed later as well.
+      step: evaluates the equation.
+    """
+
+    eqn: Any
+    result: int
+    operands: Sequence[Any]
+    step: Callable[[Any, list[Any]], list[Any]]
+
+
+def computed(values: Sequence[Any]) -> list[Any]:
+    """Some values, those that were left for later computed now."""
+    known: dict[Any, list[Any]] = {}
+
+    def compute(value: Any) -> Any:
+        if not isinstance(value, Later):
+            return value
+        made = value.eqn.outvars[0]
+        if made not in known:
+            known[made] = value.step(value.eqn, [compute(v) for v in value.operands])
+        return known[made][value.result]
+
+    return [compute(v) for v in values]
 
 
 def emit(program: Program, expand: dict[str, Expansion], *, in_blocks: bool = False) -> Callable[..., list[Any]]:
@@ -29,12 +63,22 @@ def emit(program: Program, expand: dict[str, Expansion], *, in_blocks: bool = Fa
     """
 
     blocks: dict[Any, Block] = {}
+    later: set[Any] = set()
+
+    def read(inner: Program) -> None:
+        blocks.update(blocks_in(inner) if in_blocks else {})
+        later.update(left_to_branches(inner))
 
     def run_program(inner: Program, values: Sequence[Any]) -> list[Any]:
-        blocks.update(blocks_in(inner) if in_blocks else {})
+        read(inner)
         return evaluate(inner.jaxpr, [*inner.consts, *values], step)
 
     def step(eqn: Any, operands: list[Any]) -> list[Any]:
+        if later and eqn.outvars and eqn.outvars[0] in later:
+            return [Later(eqn=eqn, result=k, operands=operands, step=at_once) for k in range(len(eqn.outvars))]
+        return at_once(eqn, operands)
+
+    def at_once(eqn: Any, operands: list[Any]) -> list[Any]:
         expansion = expand.get(eqn.primitive.name)
         if expansion is not None:
             return expansion(eqn, operands, run_program)
@@ -45,7 +89,7 @@ def emit(program: Program, expand: dict[str, Expansion], *, in_blocks: bool = Fa
         return _compat.bind(eqn, *operands)
 
     def run(*values: Any) -> list[Any]:
-        blocks.update(blocks_in(program) if in_blocks else {})
+        read(program)
         results = evaluate(program.jaxpr, values, step)
         return [_compat.as_weak_as(x, v.aval) for x, v in zip(results, program.outvars, strict=True)]
 

@@ -183,7 +183,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         name = eqn.primitive.name
         made = [v for v in eqn.outvars if v in places or v in outputs]
         found = places.get(made[0], NOWHERE) if len(made) == 1 else _united([places[v] for v in made if v in places])
-        is_conditional = storing.joins and is_asked(program, eqn)
+        is_conditional = is_asked(program, eqn)
         can_take = not is_conditional and _takes(program, eqn, storing)
         can_fold = copies or storing.gathers
         is_view = name in VIEWS and not is_conditional

@@ -24,7 +24,7 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.asked import is_asked
+from exla.ir.asked import is_asked, is_asked_once, is_returned
 from exla.ir.beside import beside_bytes, is_normalised, library_bytes
 from exla.ir.code import added, own_amounts
 from exla.ir.fusing import Fused, fused, is_reduced_apart
@@ -290,6 +290,8 @@ def _reused(
         return sum(made[v] for v, start in begun if made.get(v, 0) and start in dying and live[start] == made[v])
     if eqn.primitive.name not in FUSIBLE:
         return 0
+    if is_asked_once(program, eqn):  # the branch makes its results in their place
+        return sum(made.get(v, 0) for v, cheap in zip(eqn.outvars, eqn.invars[1:], strict=False) if cheap in dying)
     if not storing.recomputes and not storing.copies:
         return min(sum(live[v] for v in dying), sum(made.values()))
     if eqn.primitive.name not in ELEMENTWISE or any(_is_cut(program, v, storing) for v in made):
@@ -298,6 +300,10 @@ def _reused(
         return 0
     if storing.cutting is not None and any(is_normalised(program, program.producers[v]) for v in made):
         return 0
+    if not storing.joins:
+        if any(is_returned(program, v) for v in made):
+            return 0
+        dying = [d for d in dying if not is_returned(program, d)]
     return sum(b for v, b in made.items() if any(live[d] >= b and d.aval.shape == v.aval.shape for d in dying))
 
 

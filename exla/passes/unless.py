@@ -26,6 +26,7 @@ from jax import lax
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.emit import Later, computed
 from exla.ir.memory import piece_of
 from exla.ir.program import Program, variables
 from exla.ir.scopes import FALLS_BACK
@@ -64,8 +65,8 @@ def _assumed(predicate: Any) -> bool | None:
 
 def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
     """Run an `exla_unless` equation."""
-    closed = eqn.params["otherwise"]
-    safe, cheap = operands[0], list(operands[1 : 1 + len(eqn.outvars)])
+    closed, results = eqn.params["otherwise"], len(eqn.outvars)
+    safe, cheap, leaves = operands[0], operands[1 : 1 + results], operands[1 + results :]
     known = _assumed(safe)
 
     def otherwise() -> list[Any]:
@@ -73,12 +74,14 @@ def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate) -> list
         if pieces is not None:
             given = dict(zip(eqn.invars, operands, strict=True))
             return evaluate(pieces, [given[v] for v in pieces.invars])
-        mask = safe if known is None else jnp.zeros_like(safe)
-        return evaluate(Program(jaxpr=closed.jaxpr), [*closed.consts, mask, *operands[1:]])
+        mask = safe if known is None and safe.shape else jnp.zeros_like(safe)
+        instead = [jnp.zeros(v.aval.shape, v.aval.dtype) if isinstance(c, Later) else c for v, c in made]
+        return evaluate(Program(jaxpr=closed.jaxpr), [*closed.consts, mask, *instead, *leaves])
 
+    made = list(zip(eqn.outvars, cheap, strict=True))
     if known is not None:
-        return cheap if known else otherwise()
-    return lax.cond(jnp.all(safe), lambda: cheap, jax.named_scope(FALLS_BACK)(otherwise))
+        return computed(cheap) if known else otherwise()
+    return lax.cond(jnp.all(safe), lambda: computed(cheap), jax.named_scope(FALLS_BACK)(otherwise))
 
 
 def in_pieces(eqn: Any) -> Program | None:

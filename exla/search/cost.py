@@ -48,12 +48,19 @@ def predict_with_memory_s(program: Program, peak: Peak, machine: Machine) -> flo
     return seconds + peak.temporary_bytes / machine.first_touch_bytes_per_s
 
 
-def _work_s(program: Program, machine: Machine) -> float:
-    """Seconds of a program once its kernels are started."""
+def changed_s(before: Program, after: Program, machine: Machine) -> tuple[float, float]:
+    """Predict the seconds of the equations that only one of two programs has: of those gone, and of those new."""
+    return _work_s(before, machine, without=after), _work_s(after, machine, without=before)
+
+
+def _work_s(program: Program, machine: Machine, without: Program | None = None) -> float:
+    """Seconds of a program once its kernels are started; of what another one does not have."""
     fast = _in_one_vector(program, machine)
+    known = {id(eqn) for eqn in without.eqns} if without is not None else ()
     return sum(
         _equation_s(program, eqn, machine) * (machine.one_vector if position in fast else 1)
         for position, eqn in enumerate(program.eqns)
+        if id(eqn) not in known
     )
 
 

@@ -1,7 +1,8 @@
 """Rewriting: which replacements and reorderings pay, before anything is split.
 
 Rules are applied in their order until none applies any more. Each change must pay by the model: a smaller projected
-peak without much more predicted time, or less time without a larger peak; much less time may cost some.
+peak without much more predicted time, or less time without a larger peak; much less time may cost some. What is much
+less is seen on the equations that change: the last of three kernel matrices is worth what the first is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from exla.passes.reorder import enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.passes.replay import replay
 from exla.passes.swap import enumerate_swaps
-from exla.search.cost import predict_s, projected
+from exla.search.cost import changed_s, predict_s, projected
 from exla.strict import tolerate
 from exla.targets.machine import Machine
 from exla.units import format_bytes
@@ -114,7 +115,7 @@ def _next(
         else:
             before = before or _worth(program, machine)
             after = _worth(changed, machine)
-            if _pays(before, after):
+            if _pays(before, after, changed_s(program, changed, machine)):
                 return decision, changed
             reason = (
                 "the rewrite would not pay: with it, before any split, the program is projected to take "
@@ -138,7 +139,7 @@ def _next_order(program: Program, machine: Machine, room_bytes: int) -> tuple[Re
     for decision in itertools.chain[Rewrite](enumerate_collections(program), orders, swaps):
         changed = replay(program, decision)
         before = before or _worth(program, machine)
-        if _pays(before, _worth(changed, machine)):
+        if _pays(before, _worth(changed, machine), changed_s(program, changed, machine)):
             return decision, changed
     return None
 
@@ -151,10 +152,17 @@ def _in_words(worth: tuple[int, float]) -> str:
     return f"{format_bytes(worth[0])} and {worth[1] * 1e3:.3g} ms"
 
 
-def _pays(before: tuple[int, float], after: tuple[int, float]) -> bool:
-    """Whether the change is worth it: (projected bytes, predicted seconds) before and after."""
+def _pays(before: tuple[int, float], after: tuple[int, float], changed: tuple[float, float]) -> bool:
+    """Whether the change is worth it.
+
+    Args:
+      before: projected bytes and predicted seconds without it.
+      after: the same with it.
+      changed: predicted seconds of the equations that it replaces, and of those that it puts in their place.
+    """
     if after[0] < 0.9 * before[0]:
         return after[1] <= 1.2 * before[1]
-    if after[1] < 0.75 * before[1]:
-        return after[0] <= 3 * before[0]  # what is split anyway may be somewhat more
-    return after[0] <= 1.1 * before[0] and after[1] < 0.95 * before[1]
+    if after[1] >= 0.95 * before[1]:
+        return False
+    most = 3 if changed[1] < 0.75 * changed[0] else 1.1  # what is split anyway may be somewhat more
+    return after[0] <= most * before[0]
