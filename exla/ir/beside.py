@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from exla import _compat
-from exla.ir.blocks import block_of
+from exla.ir.blocks import block_of, first_axis
 from exla.ir.primitives import CUMULATIVE, ELEMENTWISE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import axes_of, is_ordered, is_outer
 from exla.ir.program import Program, value_bytes, variables
@@ -114,6 +114,10 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
     if block is not None:
         shape = tuple(n // block.parts if axis == block.axis else n for axis, n in enumerate(shape))
     first = 0 if block is None else math.prod(shape) * item
+    apart = first_axis(program, eqn) if storing.blocks else None
+    if apart is not None:
+        others = math.prod(n for axis, n in enumerate(shape) if axis != apart)
+        return (others + (-(-shape[apart] // window) * others if shape[apart] > window else 0)) * item
     if all(shape[axis] <= window for axis in axes):
         return first
     windows = math.prod(-(-n // window) if axis in axes else n for axis, n in enumerate(shape))

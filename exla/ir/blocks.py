@@ -8,6 +8,9 @@ is stored.
 `block_of` says which reductions are written so, `write` writes one. Sums are in another order then; maxima are the
 same. What is reduced is computed b times in the code of that loop: where that is much, LLVM does not unroll it, and
 XLA's passes are faster. Which reductions gain is from `python -m benchmarks.reductions`.
+
+A window over two axes adds 1,024 numbers one after the other, and one over three 32,768, each time with the rounding of
+a sum so far. So a sum over several axes is written as one sum after the other, the last axis first (`first_axis`).
 """
 
 from __future__ import annotations
@@ -34,6 +37,12 @@ MOST_WORK, MOST_WORK_ACROSS = 36, 4
 """What may be computed with an element that is reduced, in additions; less where axes behind it stay, in vectors."""
 TRANSCENDENTAL_WORK = 10
 GATHERED = named("gather dynamic_slice concatenate pad")
+
+
+class Apart(NamedTuple):
+    """An axis that is summed by itself, before others are."""
+
+    axis: int
 
 
 class Block(NamedTuple):
@@ -130,35 +139,56 @@ def _work(program: Program, var: Any) -> tuple[int, bool]:
     return found, is_nested
 
 
-def blocks_in(program: Program) -> dict[Any, Block]:
-    """The reductions of a program that are written in blocks, those in control flow too: result -> how."""
-    found: dict[Any, Block] = {}
+def first_axis(program: Program, eqn: Any) -> int | None:
+    """The axis that a sum over several is written to begin with; None where that is one sum, or in blocks."""
+    if eqn.primitive.name != "reduce_sum" or eqn.invars[0].aval.dtype not in DTYPES:
+        return None
+    shape = eqn.invars[0].aval.shape
+    axes = [axis for axis in eqn.params["axes"] if shape[axis] > 1]
+    if len(axes) < 2 or all(shape[axis] <= LONGEST_FUSED_REDUCTION for axis in axes):
+        return None
+    return max(axes) if block_of(program, eqn) is None else None
+
+
+def blocks_in(program: Program) -> dict[Any, Block | Apart]:
+    """The reductions of a program that are written in another way, those in control flow too: result -> how."""
+    found: dict[Any, Block | Apart] = {}
     for eqn in program.eqns:
-        block = block_of(program, eqn)
-        if block is not None:
-            found[eqn.outvars[0]] = block
+        how = block_of(program, eqn)
+        if how is not None:
+            found[eqn.outvars[0]] = how
+        elif (axis := first_axis(program, eqn)) is not None:
+            found[eqn.outvars[0]] = Apart(axis)
         for body in _compat.bodies(eqn):
             found.update(blocks_in(Program(jaxpr=body.jaxpr)))
     return found
 
 
-def write(eqn: Any, operand: Any, block: Block) -> list[Any]:
-    """Reduce an operand in blocks.
+def write(eqn: Any, operand: Any, how: Block | Apart) -> list[Any]:
+    """Reduce an operand in blocks, or one axis after the other.
 
     Args:
       eqn: the reduction.
       operand: what it reduces.
-      block: how.
+      how: how.
 
     Returns:
       The result, as of the equation.
     """
-    axis, parts = block.axis, block.parts
-    shape = operand.shape
-    blocked = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
-    with _compat.equation_context(eqn):
-        operand = lax.reshape(operand, blocked)
+    axes = sorted(eqn.params["axes"])
+    if isinstance(how, Block):
+        axis, parts = how.axis, how.parts
+        shape = operand.shape
+        blocked = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
+        with _compat.equation_context(eqn):
+            operand = lax.reshape(operand, blocked)
+        operand = _reduced_first(eqn, operand, axis)
+    while eqn.primitive.name == "reduce_sum" and len(axes) > 1:
+        operand = _reduced_first(eqn, operand, axes.pop())
+    return _compat.bind(eqn, operand, axes=tuple(axes))
+
+
+def _reduced_first(eqn: Any, operand: Any, axis: int) -> Any:
     (partial,) = _compat.bind(eqn, operand, axes=(axis,))
     with _compat.equation_context(eqn):
-        partial = lax.optimization_barrier(partial)  # XLA would make one reduction of two
-    return _compat.bind(eqn, partial)
+        return lax.optimization_barrier(partial)  # XLA would make one reduction of two

@@ -12,7 +12,7 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.asked import left_to_branches
-from exla.ir.blocks import Block, blocks_in, write
+from exla.ir.blocks import Apart, Block, blocks_in, write
 from exla.ir.program import Program, evaluate, interpret
 
 Expansion = Callable[..., list[Any]]
@@ -62,7 +62,7 @@ def emit(program: Program, expand: dict[str, Expansion], *, in_blocks: bool = Fa
       A function of the program's inputs, constants first, that returns its outputs.
     """
 
-    blocks: dict[Any, Block] = {}
+    blocks: dict[Any, Block | Apart] = {}
     later: set[Any] = set()
 
     def read(inner: Program) -> None:

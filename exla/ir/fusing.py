@@ -27,7 +27,7 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.asked import is_asked
-from exla.ir.blocks import block_of
+from exla.ir.blocks import block_of, first_axis
 from exla.ir.joined import is_joined
 from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
 from exla.ir.products import is_outer, is_vectors
@@ -166,6 +166,9 @@ def _reduces(program: Program, eqn: Any, storing: Storing) -> bool:
         return True
     if storing.blocks and block_of(program, eqn) is not None:
         return True
+    first = first_axis(program, eqn) if storing.blocks else None
+    if first is not None:
+        return eqn.invars[0].aval.shape[first] <= window
     return all(eqn.invars[0].aval.shape[axis] <= window for axis in eqn.params["axes"])
 
 

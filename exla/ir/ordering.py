@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from exla.ir.blocks import block_of
+from exla.ir.blocks import block_of, first_axis
 from exla.ir.fusing import Fused
 from exla.ir.primitives import FUSIBLE, WINDOWED
 from exla.ir.program import Program
@@ -70,7 +70,16 @@ def _passes(program: Program, position: int, storing: Storing) -> int:
     if block is not None:
         shape[block.axis] //= block.parts
         passes += 1
-    longest = max((shape[axis] for axis in eqn.params["axes"]), default=1)
-    while longest > window:
-        longest, passes = -(-longest // window), passes + 1
+    if storing.blocks and (block is not None or first_axis(program, eqn) is not None):
+        more = [_windows(shape[axis], window) for axis in eqn.params["axes"] if shape[axis] > 1]
+        is_sum = eqn.primitive.name == "reduce_sum"  # one axis after the other
+        return passes + (sum(more) + max(len(more) - 1, 0) if is_sum else max(more, default=0))
+    return passes + _windows(max((shape[axis] for axis in eqn.params["axes"]), default=1), window)
+
+
+def _windows(length: int, window: int) -> int:
+    """In how many passes more than one an axis is reduced by windows."""
+    passes = 0
+    while length > window:
+        length, passes = -(-length // window), passes + 1
     return passes
