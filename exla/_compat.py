@@ -990,6 +990,15 @@ def constants_as_inputs(jaxpr: Any) -> Any:
     return jaxpr.replace(constvars=[], invars=invars, debug_info=_nameless(jaxpr, len(invars)))
 
 
+def without_dead_results(jaxpr: Any) -> Any:
+    """The same jaxpr without what its control flow computes and nothing reads; its inputs stay."""
+    if not any(map(bodies, jaxpr.eqns)):
+        return jaxpr
+    nameless = jaxpr.replace(debug_info=_nameless(jaxpr, len(jaxpr.invars)))
+    made, _ = partial_eval.dce_jaxpr(nameless, [True] * len(jaxpr.outvars), instantiate=True)
+    return made.replace(debug_info=jaxpr.debug_info)
+
+
 def with_equations(jaxpr: Any, *, invars: Sequence[Any], eqns: Sequence[Any], outvars: Sequence[Any]) -> Any:
     """A jaxpr with other equations, inputs and outputs; its effects stay."""
     same = len(invars) == len(jaxpr.invars)

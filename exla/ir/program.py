@@ -218,7 +218,8 @@ def canonical(closed: Any, platform: str | None = None) -> Program:
         return evaluate(jaxpr, values, inline)
 
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
-    return live(batched(trace_function(flat, avals, closed.consts)))
+    made = live(batched(trace_function(flat, avals, closed.consts)))
+    return Program(jaxpr=_compat.without_dead_results(made.jaxpr), consts=made.consts)
 
 
 def live(program: Program) -> Program:

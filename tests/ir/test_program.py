@@ -102,6 +102,36 @@ def test_dead_code_is_dropped():
     assert [e.primitive.name for e in program.eqns] == ["add"]
 
 
+def test_what_control_flow_computes_for_nobody_is_dropped():
+    """The gradient of a loop that also stacks the largest of what it makes reads no such maximum."""
+
+    def stacked(x, y, also):
+        def step(c, _):
+            k = jnp.exp(-jnp.abs(c @ y.T))
+            return c * 0.5 + (k / k.sum(axis=1, keepdims=True)) @ y, k.max() if also else None
+
+        return jnp.sum(jax.lax.scan(step, x, None, length=3)[0] ** 2)
+
+    def gradient(also):
+        return jax.grad(lambda x, y: stacked(x, y, also), (0, 1))
+
+    x, y = (np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32) for n in (6, 5))
+    with_it, without = (canonical(jax.make_jaxpr(gradient(also))(x, y)) for also in (True, False))
+    assert fingerprint(with_it.jaxpr) == fingerprint(without.jaxpr)
+    for got, want in zip(jax.jit(emit(with_it, {}))(x, y), jax.jit(gradient(True))(x, y), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+    def printed(x):
+        def step(c, _):
+            jax.debug.print("{}", c.sum())
+            return c * 2, c.sum()
+
+        return jax.lax.scan(step, x, None, length=3)[0]
+
+    (scan,) = (e for e in canonical(jax.make_jaxpr(printed)(x)).eqns if e.primitive.name == "scan")
+    assert len(scan.outvars) == 1 and scan.effects
+
+
 def test_effects_are_not_dead_code():
     def fn(x):
         jax.debug.print("{}", x.sum())
