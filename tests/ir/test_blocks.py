@@ -9,7 +9,7 @@ from jax import lax
 import exla
 from exla.call import read
 from exla.ir import emit as emitting
-from exla.ir.blocks import Block, block_of, blocks_in
+from exla.ir.blocks import Apart, Block, block_of, blocks_in, first_axis
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.primitives import WINDOWED
@@ -61,6 +61,39 @@ def test_which_axis_is_reduced_in_how_many_blocks(shape, axes, wanted):
     assert the_block(lambda x: jnp.sum(x, axis=axes), shape) == wanted
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes", "wanted"),
+    [
+        ((4, 37), (1,), None),  # one axis
+        ((37, 41), (0, 1), 1),
+        ((37, 3, 41), (0, 2), 2),
+        ((37, 41, 3), (0, 1), 1),
+        ((37, 1), (0, 1), None),
+        ((31, 32), (0, 1), None),  # one pass
+        ((40, 4000), (0, 1), None),  # in blocks
+    ],
+)
+def test_which_axis_of_several_is_summed_first(shape, axes, wanted):
+    program = program_of(lambda x: lax.reduce_sum(x, axes), shape)
+    (eqn,) = program.eqns
+    assert first_axis(program, eqn) == wanted
+    assert blocks_in(program).get(eqn.outvars[0]) == (block_of(program, eqn) if wanted is None else Apart(wanted))
+    (largest,) = program_of(lambda x: lax.reduce_max(x, axes), shape).eqns
+    assert first_axis(program, largest) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((509, 509), (0, 1)), ((509, 4, 509), (0, 2)), ((40, 112, 112), (0, 1, 2)), ((8, 97, 97, 3), (0, 1, 2))],
+)
+def test_a_sum_over_several_axes_rounds_little(shape, axes):
+    """A window over two axes, or over three, would add a thousand numbers one after the other."""
+    x = np.random.default_rng(0).random(shape).astype(np.float32) + 1
+    program = program_of(lambda x: jnp.sum(jnp.sqrt(x), axis=axes), shape)
+    compiled = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(x).compile(compiler_options=NO_YNN)
+    np.testing.assert_allclose(compiled(x)[0], np.sqrt(x.astype(np.float64)).sum(axis=axes), rtol=2.5e-7)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.float16, jnp.bfloat16, np.complex64])
 def test_other_types_are_left(dtype):
     assert the_block(lambda x: lax.reduce_max(x, [1]) if dtype == np.int32 else x.max(1), (4, 4000)) is not None
@@ -92,7 +125,10 @@ def test_what_is_gathered_is_left():
 @pytest.mark.parametrize("reducer", REDUCERS)
 @pytest.mark.parametrize(
     ("shape", "axes"),
-    [((4, 4000), (1,)), ((250, 200), (0, 1)), ((3, 128, 16), (1, 2)), ((1000, 64), (0,)), ((0, 40), (1,))],
+    [
+        *(((4, 4000), (1,)), ((250, 200), (0, 1)), ((3, 128, 16), (1, 2)), ((1000, 64), (0,)), ((0, 40), (1,))),
+        *(((40, 5, 32), (0, 2)), ((32, 3, 40, 40), (0, 2, 3))),
+    ],
 )
 def test_the_same_is_computed(shape, axes, reducer, dtype):
     with jax.enable_x64(dtype == np.float64):
@@ -143,6 +179,18 @@ def test_what_is_reduced_in_blocks_is_not_stored():
         projected = project(program, storing_of(Machine(blocks=in_blocks))).bytes
         assert 0.9 <= projected / counted[in_blocks] <= 1.5
     assert counted[True] < counted[False] / 5
+
+
+@pytest.mark.parametrize("shape", [(60, 509, 509), (997, 16, 997), (700, 700, 3)])
+def test_what_is_summed_axis_by_axis_is_projected_as_it_is_stored(shape):
+    program = program_of(lambda x, y: jnp.sum(jnp.sin(x * y), axis=(len(shape) - 1, 0)), shape, shape[1:])
+    assert {Apart} == set(map(type, blocks_in(program).values()))
+    structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.invars]
+    emitted, cpu = emit(program, EXPANSIONS, in_blocks=True), find_target("cpu")
+    counted = cpu.compiled_bytes(compile_for(cpu, emitted, structs, compiler_options=NO_YNN)).total
+    fixed = sum(s.size * 4 for s in structs)
+    projected = project(program, storing_of(Machine(blocks=True))).bytes
+    assert 0.9 <= (projected - fixed) / (counted - fixed) <= 1.5
 
 
 def attempt_of(fn, *shapes: tuple[int, ...], **call) -> Attempt:
