@@ -65,10 +65,11 @@ def left_to_branches(program: Program) -> set[Any]:
         if is_asked_once(program, eqn):
             asking[position] = position
             continue
-        reads = [at for v in eqn.outvars for at in program.consumers.get(v, ())]
-        homes = {asking.get(at) if _is_for_branch(program, at, k) else None for at, k in reads}
-        if len(homes) == 1 and not eqn.effects and not any(v in program.outvars for v in eqn.outvars):
-            asking.update({position: home for home in homes if home is not None})
+        reads = [read for v in eqn.outvars for read in program.consumers.get(v, ())]
+        home, *others = {asking.get(at) if _is_for_branch(program, at, k) else None for at, k in reads} or {None}
+        is_read_outside = others or eqn.effects or any(v in program.outvars for v in eqn.outvars)
+        if home is not None and not is_read_outside:
+            asking[position] = home
     found = {v for at, home in asking.items() if at != home for v in program.eqns[at].outvars}
     for eqn in program.eqns:
         for body in () if eqn.primitive.name == "exla_unless" else _compat.bodies(eqn):

@@ -15,10 +15,12 @@ from exla.passes.decisions import CompileOption, Replace, Split, from_json, to_j
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.passes.unless import EXPANSIONS
 from exla.rules.replace.nearest import nearest as nearest_of
+from exla.search.cost import projected
 from exla.search.rewriting import rewrite
-from exla.targets.base import TARGETS
+from exla.targets.base import TARGETS, compile_for
 from exla.targets.machine import Machine
 from tests.sweep import all_but
+from tests.targets.installed import compiler_of
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -392,3 +394,49 @@ def test_a_replacement_is_data():
         )
     )[0]
     assert from_json(to_json(decision)) == decision
+
+
+def discrepancy(x, y):
+    """Of two samples: the mean of three kernels, two of them without their diagonals."""
+    kxx, kyy, kxy = (jnp.exp(-squared(a, b) / 2) for a, b in ((x, x), (y, y), (x, y)))
+    n, m = len(x), len(y)
+    within = (kxx.sum() - jnp.trace(kxx)) / (n * (n - 1)), (kyy.sum() - jnp.trace(kyy)) / (m * (m - 1))
+    return kxy.mean(), *within
+
+
+@pytest.mark.parametrize("scale", [0.4, 3e3])
+def test_what_only_the_cheap_branch_needs_is_computed_in_it(scale):
+    """Three kernels that nothing splits: each is asked about once; points far from each other fall back."""
+    x, y = points(N, scale=scale), points(M, seed=1, scale=scale)
+    made = rewrite(program_of(discrepancy, x, y), Machine(), False)
+    assert [d.rule for d in made.decisions] == ["squared_distance"] * 3, "the last is worth what the first is"
+    lowered = jax.jit(emit(made.program, EXPANSIONS)).lower(x, y)
+    in_branches = re.findall(r"dot_general", lowered.as_text().partition("stablehlo.case")[2])
+    assert len(in_branches) == 3 and "dot_general" not in lowered.as_text().partition("stablehlo.case")[0]
+    compiled = lowered.compile(compiler_options=NO_YNN)
+    assert not re.search(rf"f32\[({N}|{M}),({N}|{M})\]\S* copy\(", compiled.as_text())
+    with jax.enable_x64(True):
+        wanted = discrepancy(x.astype(np.float64), y.astype(np.float64))
+    np.testing.assert_allclose(compiled(x, y), wanted, rtol=2e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.exp(-0.5 * squared(x, x)),
+        lambda x: jnp.exp(-0.5 * squared(x, x)).sum(),
+        lambda x: (lambda k: k.sum() - jnp.trace(k))(jnp.exp(-0.5 * squared(x, x))),
+    ],
+    ids=["returned", "summed", "read twice"],
+)
+@pytest.mark.parametrize("target", ["cpu", "tpu:v5e", "gpu:h200"])
+def test_a_kernel_that_is_asked_about_is_projected_as_it_is_stored(fn, target):
+    x = jax.ShapeDtypeStruct((8000, 16), jnp.float32)
+    target = TARGETS.get("cpu" if target == "cpu" else compiler_of(target))
+    machine = target.machine()
+    made = rewrite(program_of(fn, x), machine, False)
+    assert made.decisions
+    options = NO_YNN if target.platform == "cpu" else {}
+    compiled = compile_for(target, emit(made.program, EXPANSIONS), [x], compiler_options=options)
+    counted, projected_peak = target.compiled_bytes(compiled).total, projected(made.program, machine)
+    assert 0.9 <= projected_peak.bytes / counted <= 1.5
