@@ -130,7 +130,24 @@ def _online(region: Region, level: int, chunks: int) -> dict[Instance, Carried]:
     here = {o.instance for o in region.outputs if o.level == level}
     sums = [instance for instance in region.repairs if instance in here]
     bases = [base for instance in sums for value in region.repairs[instance].by for base in value.bases]
-    return {i: _as_carried(COMBINERS.get(_combiner(region, i, chunks))) for i in dict.fromkeys((*bases, *sums))}
+    return {
+        i: _as_carried(COMBINERS.get(_combiner(region, i, chunks)), _about(region, i), _count(region, i))
+        for i in dict.fromkeys((*bases, *sums))
+    }
+
+
+def _about(region: Region, instance: Instance) -> list[Any]:
+    """Abstract values of the late values that an instance sums squares about; none where it sums no such squares."""
+    repair = region.repairs.get(instance)
+    if repair is None or repair.kind != "squared":
+        return []
+    return [value.late.var.aval for value in repair.by]
+
+
+def _count(region: Region, instance: Instance) -> int:
+    """How many numbers are added up for each that a sum of squares makes; 0 for every other instance."""
+    repair = region.repairs.get(instance)
+    return 0 if repair is None else repair.count
 
 
 def _combiner(region: Region, instance: Instance, chunks: int) -> str:
@@ -140,18 +157,45 @@ def _combiner(region: Region, instance: Instance, chunks: int) -> str:
     return for_chunks(reduced, region.program.context(position), chunks)
 
 
-def _as_carried(combiner: Combiner) -> Carried:
-    """A reduction as something carried: its combiner's state."""
+def _as_carried(combiner: Combiner, about: Sequence[Any] = (), count: int = 0) -> Carried:
+    """A reduction as something carried: its combiner's state.
+
+    A sum of `count` squares about some late values has the state of the sum of what is squared beside it, and those
+    values: its last operands are what is squared, and the values. In the end it is about the mean, and not about that
+    mean rounded.
+    """
     assert combiner.identity is not None
 
     def start(context: EquationContext) -> list[Any]:
-        return list(combiner.start([jax.ShapeDtypeStruct(r.shape, r.dtype) for r in context.results]))
+        structs = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in context.results]
+        sums = [array for _ in range(2 if about else 1) for array in combiner.start(structs)]
+        return [*sums, *(jnp.zeros(a.shape, a.dtype) for a in about)]
 
     def step(chunk: Chunk, state: list[Any], *operands: Any) -> tuple[list[Any], list[Any]]:
-        partial = [combiner.prepare(p) for p in chunk.factors.rule.replay(chunk, *operands)]
-        return [], list(combiner.merge(chunk.context, state, partial))
+        def merged(so_far: list[Any], *values: Any) -> Sequence[Any]:
+            partial = [combiner.prepare(p) for p in chunk.factors.rule.replay(chunk, *values)]
+            return combiner.merge(chunk.context, so_far, partial)
 
-    return Carried(start=start, step=step, finish=lambda context, state: list(combiner.finish(context, state)))
+        if not about:
+            return [], list(merged(state, *operands))
+        squares, shifts, _ = _apart(state, len(about))
+        value, shifted, *used = operands
+        return [], [*merged(squares, value), *merged(shifts, shifted), *used]
+
+    def finish(context: EquationContext, state: list[Any]) -> list[Any]:
+        if not about:
+            return list(combiner.finish(context, state))
+        squares, shifts, _ = _apart(state, len(about))
+        (total,), (shift,) = combiner.finish(context, squares), combiner.finish(context, shifts)
+        return [total - shift * (shift / count)]
+
+    return Carried(start=start, step=step, finish=finish)
+
+
+def _apart(state: Sequence[Any], about: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """The state of a sum of squares about so many values: that of the sum, that of what is squared, and the values."""
+    each = (len(state) - about) // 2
+    return list(state[:each]), list(state[each : 2 * each]), list(state[2 * each :])
 
 
 def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]:
@@ -316,6 +360,7 @@ class OneChunk:
       given: values of the leaves.
       made: what has been computed, cut along the factor.
       after: state of what is carried after the chunk, and partial results of what is combined.
+      used: late values so far, as the chunk uses them.
     """
 
     maker: LoopMaker
@@ -325,6 +370,7 @@ class OneChunk:
     given: dict[Leaf, Any]
     made: dict[Sliced, Any] = field(default_factory=dict)
     after: dict[Instance, list[Any]] = field(default_factory=dict)
+    used: dict[Any, Any] = field(default_factory=dict)
 
     def compute(self, instance: Instance) -> None:
         """Evaluate one instance on the chunk."""
@@ -345,6 +391,10 @@ class OneChunk:
             None if own is not None and k in own.into else self._read(var, cut)
             for k, (var, cut) in enumerate(region.operands(instance))
         ]
+        if instance in self.maker.carried and _about(region, instance):
+            repair, (_, cut) = region.repairs[instance], region.operands(instance)[0]
+            assert cut is not None
+            operands += [self.made[repair.shifted, cut], *(self._usable(repair, value) for value in repair.by)]
         carried = self.maker.carried.get(instance, own)
         placed = factors.results[name]
         results: list[Any] = [None] * len(placed)
@@ -378,8 +428,7 @@ class OneChunk:
         if cut is not None and (var, cut) in self.maker.region.makers:
             return self._part(var, cut)
         if var in self.maker.running:
-            repair, value = self.maker.running[var]
-            return usable(repair, self._so_far(repair, value, self.after, self._done(after=True)))
+            return self._usable(*self.maker.running[var])
         if var in self.maker.deferred:
             return jnp.ones(var.aval.shape, var.aval.dtype)
         raise RuleError(f"a chunk loop needs {var.aval.str_short()} before it is there; this is a bug in exla")
@@ -399,17 +448,25 @@ class OneChunk:
         repair = self.maker.region.repairs.get(instance)
         if repair is None:
             return state
-        old, new = (
-            [self._so_far(repair, value, states, self._done(after=after)) for value in repair.by]
-            for states, after in ((self.before, False), (self.after, True))
-        )
         if repair.kind == "scaled":
+            new = [self._so_far(repair, value, self.after, self._done(after=True)) for value in repair.by]
+            old = [self._so_far(repair, value, self.before, self._done(after=False)) for value in repair.by]
             return [scaled(repair, total, old, new) for total in state]
+        squares, shifts, used = _apart(state, len(repair.by))
         done = repair.count // self.maker.region.size * self._done(after=False)
         context = self.maker.region.program.context(instance[0])
         combiner = COMBINERS.get(_combiner(self.maker.region, instance, self.maker.chunks))
-        totals = state[: len(state) // combiner.kept]
-        return list(combiner.merge(context, state, [moved(repair, total, old, new, done) for total in totals]))
+        (total,) = combiner.finish(context, shifts)
+        growth = moved(repair, total, used, [self._usable(repair, value) for value in repair.by], done)
+        sums = zip((squares, shifts), growth, strict=True)
+        return [*(s for so_far, more in sums for s in combiner.merge(context, so_far, [more])), *used]
+
+    def _usable(self, repair: Repair, value: Running) -> Any:
+        """A late value so far, the same number for all that read it."""
+        if value.late.var not in self.used:
+            found = self._so_far(repair, value, self.after, self._done(after=True))
+            self.used[value.late.var] = usable(repair, found)
+        return self.used[value.late.var]
 
     def _done(self, *, after: bool) -> Any:
         """How many indices of the factor the chunks have covered, before or after this one."""

@@ -16,8 +16,8 @@ from typing import Any
 from exla._compat import Literal, is_drop
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Growth
-from exla.passes.split.combine import COMBINERS, MANY
-from exla.passes.split.online import SELECTING, Form, Repair, Running, form_of, is_mean, late_form, running
+from exla.passes.split.combine import COMBINERS
+from exla.passes.split.online import SELECTING, Form, Repair, Running, form_of, is_mean, late_form, running, squared
 from exla.passes.split.regions import (
     Cut,
     Instance,
@@ -121,7 +121,7 @@ def _closed(
         repairs=repairs,
         whole=frozenset(whole),
         blocked=dict(blocked),
-        least_chunk=_least_chunk(program, demanded, size, repairs),
+        least_chunk=_least_chunk(program, demanded, size),
     )
 
 
@@ -134,13 +134,9 @@ def _covers(wider: Cut, cut: Cut) -> bool:
     return before >= 0 and after >= 0
 
 
-def _least_chunk(program: Program, instances: Iterable[Instance], size: int, repairs: Mapping[Instance, Repair]) -> int:
-    """The smallest chunk that every combiner takes.
-
-    A sum of squares grows by the square of how far its mean has moved, and by that of the mean's roundings: it is
-    moved `MANY` times at most.
-    """
-    least = -(-size // MANY) if any(repair.kind == "squared" for repair in repairs.values()) else 1
+def _least_chunk(program: Program, instances: Iterable[Instance], size: int) -> int:
+    """The smallest chunk that every combiner takes."""
+    least = 1
     for position, name, _ in instances:
         factors = factors_of(program, position)
         grain = factors.sizes[name] // size
@@ -311,12 +307,15 @@ class _Levels:
         count = self._count(found)
         if form.kind == "scaled" and not (found and all(self._selects_a_maximum(v) for v in found)):
             return
-        if form.kind == "squared" and not (count and is_mean(self.program, found[0], count)):
+        shifted = squared(self.program, instance) if form.kind == "squared" else None
+        if form.kind == "squared" and not (count and is_mean(self.program, found[0], count) and shifted is not None):
             return
         sums = form.kind in ("scaled", "squared") and self.soon[instance] < self.level[instance]
         if sums and self._is_finished_in_time(form, self.soon[instance] + 1):
             self.level[instance] = self.soon[instance]
-            self.repairs[instance] = Repair(kind=form.kind, by=tuple(found), deferred=form.deferred, count=count)
+            self.repairs[instance] = Repair(
+                kind=form.kind, by=tuple(found), deferred=form.deferred, count=count, shifted=shifted
+            )
 
     def _selects_a_maximum(self, value: Running) -> bool:
         names = {self.program.eqns[i].primitive.name for i in value.chain}

@@ -4,7 +4,8 @@ A softmax needs its maximum before it can sum, so its sum comes one level after 
 computed twice. But `sum_j exp(s_j - m) v_j` for one `m` is that for another `m'` times `exp(m - m')`: the loop can run
 both on the maximum *so far*, and repair what it has summed up whenever that changes (Milakov and Gimelshein 2018;
 FlashAttention). What a sum is divided by can wait until after the loop. And `sum_j (x_j - mean)**2` about the mean so
-far becomes that about the next one by adding `n (mean - mean')**2` (Welford; Chan, Golub and LeVeque).
+far becomes that about the next one by adding `n (mean - mean')**2` (Welford; Chan, Golub and LeVeque) and, as a mean so
+far is rounded, `2 (mean - mean') sum_j (x_j - mean)`: that sum is kept beside the squares.
 
 Here the values in a loop are followed from a *late* value, one that the loop itself is still computing, to the sums
 that depend on it. Each value has a `Form`: it is late, shifted by a late value, that squared, or scaled by such.
@@ -20,6 +21,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from exla._compat import Literal
 from exla.ir.program import Program
@@ -76,12 +78,14 @@ class Repair:
       by: the late values that change from chunk to chunk.
       deferred: what is multiplied or divided by after the loop.
       count: how many elements are summed up in all.
+      shifted: what is squared; None where nothing is.
     """
 
     kind: str
     by: tuple[Running, ...]
     deferred: tuple[tuple[str, Late], ...]
     count: int
+    shifted: Any = None
 
 
 def form_of(program: Program, instance: Instance, operands: Sequence[Form | None]) -> Form | None:
@@ -155,8 +159,7 @@ def _combined(program: Program, eqn: Any, forms: Sequence[Form | None]) -> Form:
         return replace(_the(forms[1]), kind="shifted")
     if name == "exp" and kinds == ["shifted"]:
         return replace(_the(forms[0]), kind="scaled")
-    is_square = name == "square" or (name == "mul" and eqn.invars[0] is eqn.invars[1])
-    if is_square and set(kinds) == {"shifted"}:
+    if _squares(eqn) and set(kinds) == {"shifted"}:
         return replace(_the(forms[0]), kind="squared")
     if name == "reduce_sum" and kinds == ["squared"]:
         return _the(forms[0])
@@ -242,6 +245,19 @@ def running(program: Program, late: Late, bases: Mapping[Any, Instance], early: 
     return Running(late=late, bases=tuple(sorted(used)), chain=tuple(sorted(found)))
 
 
+def squared(program: Program, sum_: Instance) -> Any:
+    """What is squared, of a sum of squares; None where the sum is not of squares at once."""
+    (operand,) = program.eqns[sum_[0]].invars
+    position = None if isinstance(operand, Literal) else program.producers.get(operand)
+    if position is None or not _squares(program.eqns[position]):
+        return None
+    return program.eqns[position].invars[0]
+
+
+def _squares(eqn: Any) -> bool:
+    return eqn.primitive.name == "square" or (eqn.primitive.name == "mul" and eqn.invars[0] is eqn.invars[1])
+
+
 def is_mean(program: Program, value: Running, count: int) -> bool:
     """Whether a running value is a sum divided by how many elements were summed, whatever shape it has."""
     divisors = 0
@@ -281,26 +297,38 @@ def scaled(repair: Repair, total: Any, before: Sequence[Any], after: Sequence[An
     return total
 
 
-def moved(repair: Repair, total: Any, before: Sequence[Any], after: Sequence[Any], done: Any) -> Any:
-    """What a sum of squares so far grows by when it is taken about the late values as they are now.
+def moved(repair: Repair, shifts: Any, before: Sequence[Any], after: Sequence[Any], done: Any) -> tuple[Any, Any]:
+    """What a sum of squares so far, and that of what is squared, grow by when they are taken about other late values.
 
     Args:
       repair: which sum.
-      total: the sum so far.
+      shifts: the sum so far of what is squared.
       before: the late values that it was made with.
       after: the late values now.
       done: how many elements it has.
     """
-    found = jnp.zeros_like(total)
+    count = jnp.asarray(done, shifts.dtype)
+    squares, more = jnp.zeros_like(shifts), jnp.zeros_like(shifts)
     for value, old, new in zip(repair.by, before, after, strict=True):
-        old, new = (aligned(w, value.late.axes, total.ndim) for w in (old, new))
-        found = found + jnp.asarray(done, total.dtype) * jnp.square(old - new)
-    return found
+        old, new = (aligned(w, value.late.axes, shifts.ndim) for w in (old, new))
+        squares = squares + (2 * (shifts + more) + count * (old - new)) * (old - new)
+        more = more + count * (old - new)
+    return squares, more
 
 
 def usable(repair: Repair, value: Any) -> Any:
-    """A late value so far, as the loop can use it: where nothing but -inf has come yet, any number does."""
-    return value if repair.kind == "squared" else jnp.where(value == -jnp.inf, 0, value)
+    """A late value so far, as the loop can use it.
+
+    Where nothing but -inf has come yet, any number does for what is scaled. Squares must be about the very number that
+    is kept: XLA would compute it again for each reader, and LLVM subtract what it has not rounded. So it is what a
+    conditional returns, and has a bit less than its type, where that is computed as a selection.
+    """
+    if repair.kind != "squared":
+        return jnp.where(value == -jnp.inf, 0, value)
+    kind = jnp.finfo(value.dtype)
+    short = lax.reduce_precision(value, exponent_bits=kind.nexp, mantissa_bits=kind.nmant - 1)
+    one = jnp.sum(short[:1] if short.ndim else short)  # of any number; XLA cannot tell that it may not be NaN
+    return lax.cond((one == one) | (one != one), lambda v: v, jnp.zeros_like, short)
 
 
 def finished(repair: Repair, total: Any, final: Mapping[Any, Any]) -> Any:
