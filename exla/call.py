@@ -25,6 +25,7 @@ import jax
 
 from exla import _compat
 from exla.errors import ExlaWarning
+from exla.ir.branches import join_branches
 from exla.ir.emit import emit
 from exla.ir.memory import Storing, project
 from exla.ir.program import Program, as_struct, canonical
@@ -83,7 +84,7 @@ def trace(fn: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
 def read(closed: Any, platform: str | None = None) -> Program:
     """The canonical program of a closed jaxpr; as it was traced where it cannot be made canonical."""
     with tolerate("reading the program"):
-        return join_shards(canonical(closed, platform))
+        return join_branches(join_shards(canonical(closed, platform)))
     return as_traced(closed)
 
 

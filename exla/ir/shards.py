@@ -16,8 +16,9 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.handed import after, comes_between, handed_on, operands_of_second, run_steps, wanted
 from exla.ir.primitives import VIEWS
-from exla.ir.program import Program, as_it_is, evaluate, trace_function, variables
+from exla.ir.program import Program, as_it_is, evaluate, variables
 
 SPELLINGS = VIEWS | {"broadcast_in_dim"}
 
@@ -26,7 +27,7 @@ def join_shards(program: Program) -> Program:
     """The program with every two shard maps joined that can be."""
     while True:
         pairs = ((i, j) for j in range(len(program.eqns)) for i in reversed(hands_on_to(program, j)))
-        pair = next((p for p in pairs if not _comes_between(program, *p)), None)
+        pair = next((p for p in pairs if not comes_between(program, *p)), None)
         if pair is None:
             return program
         program = _joined(program, *pair)
@@ -54,32 +55,17 @@ def _is_known(eqn: Any) -> bool:
     return eqn.primitive.name == "shard_map" and bool(_compat.bodies(eqn))
 
 
-def _after(program: Program, first: int, last: int) -> list[int]:
-    """The equations between two that need what the first of them computes."""
-    made, found = set(program.eqns[first].outvars), list[int]()
-    for k in range(first + 1, last):
-        if not made.isdisjoint(variables(program.eqns[k].invars)):
-            made.update(program.eqns[k].outvars)
-            found.append(k)
-    return found
-
-
-def _comes_between(program: Program, first: int, second: int) -> bool:
-    between = {v for k in _after(program, first, second) for v in program.eqns[k].outvars}
-    return not between.isdisjoint(variables(program.eqns[second].invars))
-
-
 def _joined(program: Program, first: int, second: int) -> Program:
     """Two shard maps made one, after all that the second needs and before all that needs the first."""
     one, other = program.eqns[first], program.eqns[second]
-    later = _after(program, first, second)
-    kept = _wanted(program, first, second)
-    handed, own = _operands(one, other)
+    later = after(program, first, second)
+    kept = wanted(program, first, second)
+    handed, own = handed_on(one, other)
 
     def both(*shards: Any) -> list[Any]:
         made = evaluate(_body(one), shards[: len(one.invars)], as_it_is)
-        given = _given(other, handed, made, shards[len(one.invars) :])
-        return [*(made[k] for k in kept), *evaluate(_body(other), given, as_it_is)]
+        operands = operands_of_second(other, handed, made, shards[len(one.invars) :])
+        return [*(made[k] for k in kept), *evaluate(_body(other), operands, as_it_is)]
 
     def join(of: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
         return _compat.map_over_shards(
@@ -92,7 +78,7 @@ def _joined(program: Program, first: int, second: int) -> Program:
 
     sooner = [k for k in range(second) if k != first and k not in later]
     results = [*(one.outvars[k] for k in kept), *other.outvars]
-    return _run(program, [*sooner, (join, results), *later, *range(second + 1, len(program.eqns))])
+    return run_steps(program, [*sooner, (join, results), *later, *range(second + 1, len(program.eqns))])
 
 
 def compute_again(program: Program, first: int, second: int) -> Program:
@@ -106,8 +92,8 @@ def compute_again(program: Program, first: int, second: int) -> Program:
       second: its own position.
     """
     one, other = program.eqns[first], program.eqns[second]
-    kept = _wanted(program, first, second)
-    handed, own = _operands(one, other)
+    kept = wanted(program, first, second)
+    handed, own = handed_on(one, other)
     body = _body(one)
     spec = _compat.one_for_each_shard(one)
     results = [body.outvars[k] for k in handed.values()]
@@ -128,7 +114,7 @@ def compute_again(program: Program, first: int, second: int) -> Program:
         inner = body.replace(invars=[*body.invars, *exchanged], outvars=results, eqns=needed)
         found = evaluate(inner, [*mine, *(x[0] for x in brought)], as_it_is)
         made = dict(zip(handed.values(), found, strict=True))
-        return evaluate(_body(other), _given(other, handed, made, rest), as_it_is)
+        return evaluate(_body(other), operands_of_second(other, handed, made, rest), as_it_is)
 
     brought: list[Any] = []
 
@@ -147,7 +133,7 @@ def compute_again(program: Program, first: int, second: int) -> Program:
     steps[first] = (run_first, [one.outvars[k] for k in kept])
     steps[second] = (run_second, list(other.outvars))
     is_needed = kept or exchanged or _compat.acts(one)
-    return _run(program, steps if is_needed else [*steps[:first], *steps[first + 1 :]])
+    return run_steps(program, steps if is_needed else [*steps[:first], *steps[first + 1 :]])
 
 
 def is_computed(program: Program, var: Any) -> bool:
@@ -164,26 +150,6 @@ def is_computed(program: Program, var: Any) -> bool:
     return False
 
 
-def _wanted(program: Program, first: int, second: int) -> list[int]:
-    """Which results of a shard map are read by others than the second."""
-    outside = [v for k, eqn in enumerate(program.eqns) if k != second for v in variables(eqn.invars)]
-    wanted = {*outside, *variables(program.outvars)}
-    return [k for k, v in enumerate(program.eqns[first].outvars) if v in wanted]
-
-
-def _operands(one: Any, other: Any) -> tuple[dict[Any, int], list[int]]:
-    """(value that is handed on -> which result of the first it is, positions of the second's other operands)."""
-    read = set(variables(other.invars))
-    handed = {v: k for k, v in enumerate(one.outvars) if v in read}
-    return handed, [k for k, v in enumerate(other.invars) if isinstance(v, Literal) or v not in handed]
-
-
-def _given(other: Any, handed: dict[Any, int], made: Any, rest: Sequence[Any]) -> list[Any]:
-    """The shards of the second's operands, from what the first has made and those of the other operands."""
-    left = iter(rest)
-    return [next(left) if isinstance(v, Literal) or v not in handed else made[handed[v]] for v in other.invars]
-
-
 def _needed(body: Any, results: Sequence[Any], again: bool = False) -> list[Any]:
     """The equations that some values are made by, and those that act; again: but for what happens once."""
     wanted, found = set(variables(results)), list[Any]()
@@ -194,27 +160,6 @@ def _needed(body: Any, results: Sequence[Any], again: bool = False) -> list[Any]
             wanted.update(variables(eqn.invars))
             found.append(eqn)
     return found[::-1]
-
-
-def _run(program: Program, steps: Sequence[Any]) -> Program:
-    """The program whose equations are some of another's, by position, and others, each with the values it makes."""
-
-    def run(*values: Any) -> list[Any]:
-        known = dict(zip(program.invars, values, strict=True))
-
-        def of(atoms: Sequence[Any]) -> list[Any]:
-            return [v.val if isinstance(v, Literal) else known[v] for v in atoms]
-
-        for step in steps:
-            if isinstance(step, int):
-                eqn = program.eqns[step]
-                known.update(zip(eqn.outvars, as_it_is(eqn, of(eqn.invars)), strict=True))
-            else:
-                evaluate_step, results = step
-                known.update(zip(results, evaluate_step(of), strict=True))
-        return of(program.outvars)
-
-    return trace_function(run, [v.aval for v in program.invars], program.consts)
 
 
 def _body(eqn: Any) -> Any:

@@ -7,7 +7,8 @@ whole: the matrix of a Sinkhorn iteration or of a conjugate-gradient solve is re
 where nothing cheaper obeys the limit, since each turn pays for it again.
 
 Of two `shard_map`s, forward and backward, the second reads what the first hands on. It can compute that again, all but
-what the devices exchange for it, and then cut it with what reads it (`exla.ir.shards`).
+what the devices exchange for it, and then cut it with what reads it (`exla.ir.shards`). So can the second of two
+conditionals on one number (`exla.ir.branches`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import jax
 from exla import _compat
 from exla._compat import Literal
 from exla.errors import ReplayMiss
+from exla.ir.branches import branch_again, branches_before
 from exla.ir.check import check
 from exla.ir.memory import Held
 from exla.ir.program import Program, as_it_is, as_struct, evaluate, live_equations, read_by, value_bytes
@@ -43,7 +45,9 @@ def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
         if item.bytes <= small_bytes or item.var not in program.producers:
             continue
         for position, k in program.consumers.get(item.var, ()):
-            again = program.producers[item.var] in hands_on_to(program, position) and is_computed(program, item.var)
+            made_at = program.producers[item.var]
+            again = made_at in hands_on_to(program, position) and is_computed(program, item.var)
+            again |= made_at in branches_before(program, position)
             constant = k in _compat.constants_of_bodies(program.eqns[position])
             if again or (constant and _chain(program, item.var, small_bytes)):
                 yield Sink(path=item.path, site=program.site(position), operand=k, small_bytes=small_bytes)
@@ -67,6 +71,9 @@ def apply_sink(program: Program, decision: Sink) -> Program:
 
 def _sink(program: Program, position: int, decision: Sink) -> Program:
     eqn = program.eqns[position]
+    made = _maker(program, eqn, decision.operand)
+    if made is not None and made in branches_before(program, position):
+        return check(branch_again(program, made, position))
     if eqn.primitive.name == "shard_map":
         return _again(program, position, decision)
     if decision.operand not in _compat.constants_of_bodies(eqn):
@@ -104,12 +111,16 @@ def _sink(program: Program, position: int, decision: Sink) -> Program:
 
 def _again(program: Program, position: int, decision: Sink) -> Program:
     """A shard map computes for itself all that another one hands on to it, the operand among it."""
-    operands = program.eqns[position].invars
-    var = operands[decision.operand] if 0 <= decision.operand < len(operands) else None
-    made_at = None if var is None or isinstance(var, Literal) else program.producers.get(var)
-    if made_at not in hands_on_to(program, position):
+    made_at = _maker(program, program.eqns[position], decision.operand)
+    if made_at is None or made_at not in hands_on_to(program, position):
         raise ReplayMiss(f"{decision}: no shard map before it hands that on")
     return check(compute_again(program, made_at, position))
+
+
+def _maker(program: Program, eqn: Any, operand: int) -> int | None:
+    """Position of what makes an operand; None where nothing does, or where there is none so far behind."""
+    var = eqn.invars[operand] if 0 <= operand < len(eqn.invars) else None
+    return None if var is None or isinstance(var, Literal) else program.producers.get(var)
 
 
 def _chain(program: Program, var: Any, small_bytes: int) -> list[int]:

@@ -7,7 +7,10 @@ import pytest
 from jax import lax
 
 import exla
+from exla.call import read
+from exla.ir.emit import emit
 from exla.passes.decisions import Sink, Split
+from exla.passes.unless import EXPANSIONS
 
 
 def weights(x, y):
@@ -155,3 +158,53 @@ def test_a_map_whose_rows_are_computed_again_leaves_no_loop_behind():
         return
     for one, want in zip(got, gradient(x, y), strict=True):
         np.testing.assert_allclose(one, want, rtol=1e-4, atol=1e-4)
+
+
+def of_a_branch(outer, y):
+    """A loss of one of two branches, of which one makes a matrix of kernels."""
+    return lambda x: outer(lax.cond(x[0, 0] > 0, lambda: jnp.mean(weights(x, y)), lambda: jnp.mean(jnp.abs(x))))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("outer", [lambda loss: 3 * loss, lambda loss: jnp.log(1 + loss)], ids=["joined", "again"])
+def test_the_gradient_of_a_branch_is_cut_inside_the_branch(outer, sign):
+    """Where the derivative of what follows needs the loss first, the branch computes its kernels a second time."""
+    x, y = (np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k, n in ((0, 700), (1, 900)))
+    x[0, 0] = sign
+    gradient = jax.value_and_grad(of_a_branch(outer, y))
+    f = exla.jit(gradient, memory_limit="300KiB")
+    plan = f.plan(x)
+    assert any(d.path for d in plan.decisions if isinstance(d, Split))
+    assert any(isinstance(d, Sink) for d in plan.decisions) == (outer(1.0) != 3)
+    with jax.enable_x64(True):
+        want = jax.value_and_grad(of_a_branch(outer, y.astype(np.float64)))(x.astype(np.float64))
+    for one, other in zip(f(x), want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-8)
+    assert exla.jit(gradient, memory_limit="300KiB").plan(x).decisions == plan.decisions
+
+
+def test_conditionals_that_must_stay_apart_do():
+    def two(first, second, acts=False):
+        def fn(x):
+            def step(v):
+                if acts:
+                    jax.debug.print("{}", v.sum())
+                return jnp.sin(v)
+
+            made = lax.cond(first(x), step, jnp.cos, x)
+            return lax.cond(second(x), jnp.exp, jnp.tanh, made)
+
+        return fn
+
+    x = np.linspace(-1, 1, 8, dtype=np.float32)
+    above, below = (lambda x: x[3] > 0), (lambda x: x[3] < 0)
+    counts = {}
+    for name, fn in {
+        "one number": (lambda x: (lambda p: two(lambda _: p, lambda _: p)(x))(x[3] > 0)),
+        "two numbers": two(above, below),
+        "acts": (lambda x: (lambda p: two(lambda _: p, lambda _: p, acts=True)(x))(x[3] > 0)),
+    }.items():
+        program = read(jax.make_jaxpr(fn)(x), "cpu")
+        counts[name] = sum(e.primitive.name == "cond" for e in program.eqns)
+        np.testing.assert_array_equal(jax.jit(emit(program, EXPANSIONS))(x)[0], jax.jit(fn)(x))
+    assert counts == {"one number": 1, "two numbers": 2, "acts": 2}
