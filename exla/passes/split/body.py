@@ -21,9 +21,10 @@ from jax import lax
 from exla import _compat
 from exla._compat import Literal
 from exla.errors import RuleError
-from exla.ir.factors import Carried, Chunk, EquationContext, Passed, Placement, replay_unchanged
+from exla.ir.factors import Carried, Chunk, Passed, Placement, replay_unchanged
 from exla.ir.program import Program, as_struct, trace_function
-from exla.passes.split.combine import COMBINERS, Combiner, for_chunks
+from exla.passes.split.carrying import about, apart, carried_online, combiner_of
+from exla.passes.split.combine import COMBINERS
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
 from exla.passes.split.online import Repair, Running, moved, scaled, usable
 from exla.passes.split.regions import Cut, Instance, Region, Sliced, carried_of, factors_of
@@ -125,79 +126,6 @@ def _loop_results(region: Region, level: int) -> list[tuple[Any, bool]]:
     return found
 
 
-def _online(region: Region, level: int, chunks: int) -> dict[Instance, Carried]:
-    """How the combined outputs of a level are carried that others in the loop need so far, and those others."""
-    here = {o.instance for o in region.outputs if o.level == level}
-    sums = [instance for instance in region.repairs if instance in here]
-    bases = [base for instance in sums for value in region.repairs[instance].by for base in value.bases]
-    return {
-        i: _as_carried(COMBINERS.get(_combiner(region, i, chunks)), _about(region, i), _count(region, i))
-        for i in dict.fromkeys((*bases, *sums))
-    }
-
-
-def _about(region: Region, instance: Instance) -> list[Any]:
-    """Abstract values of the late values that an instance sums squares about; none where it sums no such squares."""
-    repair = region.repairs.get(instance)
-    if repair is None or repair.kind != "squared":
-        return []
-    return [value.late.var.aval for value in repair.by]
-
-
-def _count(region: Region, instance: Instance) -> int:
-    """How many numbers are added up for each that a sum of squares makes; 0 for every other instance."""
-    repair = region.repairs.get(instance)
-    return 0 if repair is None else repair.count
-
-
-def _combiner(region: Region, instance: Instance, chunks: int) -> str:
-    """The name of what merges so many chunks of a reduction."""
-    position, name, _ = instance
-    reduced = factors_of(region.program, position).rule.reduced[name]
-    return for_chunks(reduced, region.program.context(position), chunks)
-
-
-def _as_carried(combiner: Combiner, about: Sequence[Any] = (), count: int = 0) -> Carried:
-    """A reduction as something carried: its combiner's state.
-
-    A sum of `count` squares about some late values has the state of the sum of what is squared beside it, and those
-    values: its last operands are what is squared, and the values. In the end it is about the mean, and not about that
-    mean rounded.
-    """
-    assert combiner.identity is not None
-
-    def start(context: EquationContext) -> list[Any]:
-        structs = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in context.results]
-        sums = [array for _ in range(2 if about else 1) for array in combiner.start(structs)]
-        return [*sums, *(jnp.zeros(a.shape, a.dtype) for a in about)]
-
-    def step(chunk: Chunk, state: list[Any], *operands: Any) -> tuple[list[Any], list[Any]]:
-        def merged(so_far: list[Any], *values: Any) -> Sequence[Any]:
-            partial = [combiner.prepare(p) for p in chunk.factors.rule.replay(chunk, *values)]
-            return combiner.merge(chunk.context, so_far, partial)
-
-        if not about:
-            return [], list(merged(state, *operands))
-        squares, shifts, _ = _apart(state, len(about))
-        value, shifted, *used = operands
-        return [], [*merged(squares, value), *merged(shifts, shifted), *used]
-
-    def finish(context: EquationContext, state: list[Any]) -> list[Any]:
-        if not about:
-            return list(combiner.finish(context, state))
-        squares, shifts, _ = _apart(state, len(about))
-        (total,), (shift,) = combiner.finish(context, squares), combiner.finish(context, shifts)
-        return [total - shift * (shift / count)]
-
-    return Carried(start=start, step=step, finish=finish)
-
-
-def _apart(state: Sequence[Any], about: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """The state of a sum of squares about so many values: that of the sum, that of what is squared, and the values."""
-    each = (len(state) - about) // 2
-    return list(state[:each]), list(state[each : 2 * each]), list(state[2 * each :])
-
-
 def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]:
     """The loop of one level of a region, and the leaves that are its operands."""
     chunks = -(-region.size // chunk)
@@ -229,7 +157,7 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
                 )
             )
         else:
-            made.append(Combine(combiner=_combiner(region, output.instance, chunks), context=context, parts=count))
+            made.append(Combine(combiner=combiner_of(region, output.instance, chunks), context=context, parts=count))
     loop = Loop(
         body=main,
         tail=tail,
@@ -261,7 +189,7 @@ class LoopMaker:
     @cached_property
     def carried(self) -> dict[Instance, Carried]:
         """The instances that go on from chunk to chunk, in the order of the outputs."""
-        online = _online(self.region, self.level, self.chunks)
+        online = carried_online(self.region, self.level, self.chunks)
         found: dict[Instance, Carried] = {}
         for output in self.outputs:
             own = carried_of(self.region.program, output.instance)
@@ -391,7 +319,7 @@ class OneChunk:
             None if own is not None and k in own.into else self._read(var, cut)
             for k, (var, cut) in enumerate(region.operands(instance))
         ]
-        if instance in self.maker.carried and _about(region, instance):
+        if instance in self.maker.carried and about(region, instance):
             repair, (_, cut) = region.repairs[instance], region.operands(instance)[0]
             assert cut is not None
             operands += [self.made[repair.shifted, cut], *(self._usable(repair, value) for value in repair.by)]
@@ -452,10 +380,10 @@ class OneChunk:
             new = [self._so_far(repair, value, self.after, self._done(after=True)) for value in repair.by]
             old = [self._so_far(repair, value, self.before, self._done(after=False)) for value in repair.by]
             return [scaled(repair, total, old, new) for total in state]
-        squares, shifts, used = _apart(state, len(repair.by))
+        squares, shifts, used = apart(state, len(repair.by))
         done = repair.count // self.maker.region.size * self._done(after=False)
         context = self.maker.region.program.context(instance[0])
-        combiner = COMBINERS.get(_combiner(self.maker.region, instance, self.maker.chunks))
+        combiner = COMBINERS.get(combiner_of(self.maker.region, instance, self.maker.chunks))
         (total,) = combiner.finish(context, shifts)
         growth = moved(repair, total, used, [self._usable(repair, value) for value in repair.by], done)
         sums = zip((squares, shifts), growth, strict=True)
