@@ -159,7 +159,7 @@ def _combined(program: Program, eqn: Any, forms: Sequence[Form | None]) -> Form:
         return replace(_the(forms[1]), kind="shifted")
     if name == "exp" and kinds == ["shifted"]:
         return replace(_the(forms[0]), kind="scaled")
-    if _squares(eqn) and set(kinds) == {"shifted"}:
+    if _squares(eqn) and set(kinds) == {"shifted"} and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
         return replace(_the(forms[0]), kind="squared")
     if name == "reduce_sum" and kinds == ["squared"]:
         return _the(forms[0])
