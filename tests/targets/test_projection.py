@@ -388,7 +388,7 @@ def test_a_fallback_that_is_asked_for_where_it_stands_stores_what_it_chooses_bet
         return jnp.where(safe, cheap, jnp.sum((x[:, None] - x[None]) ** 2, axis=-1))
 
     def function(x):
-        operands = jnp.all(x > 0), x @ x.T, x
+        operands = jnp.all(x > 0, axis=1, keepdims=True), x @ x.T, x
         (chosen,) = unless_p.bind(*operands, otherwise=jax.make_jaxpr(otherwise)(*operands))
         return jnp.sum(chosen, axis=1)
 
