@@ -19,7 +19,7 @@ import jax
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.handed import after, comes_between, handed_on, operands_of_second, run_steps, wanted
+from exla.ir.handed import handed_on, join_all, operands_of_second, run_steps, wanted
 from exla.ir.primitives import named
 from exla.ir.program import Program, as_it_is, as_struct, evaluate, live
 
@@ -29,22 +29,17 @@ CONVERTING = named("convert_element_type clamp")
 
 def join_branches(program: Program) -> Program:
     """The program with every two conditionals joined that can be."""
-    while True:
-        pairs = ((i, j) for j in range(len(program.eqns)) for i in branches_before(program, j))
-        pair = next((p for p in pairs if not comes_between(program, *p)), None)
-        if pair is None:
-            return program
-        program = _joined(program, *pair)
+    return join_all(program, branches_before, _joined)
 
 
 def branches_before(program: Program, second: int) -> list[int]:
-    """The conditionals on the same number, before one, of which it reads results; the last first."""
+    """The conditionals on the same number, before one, of which it reads results."""
     other = program.eqns[second]
     if not _is_known(other):
         return []
     makers = {program.producers[v] for v in program.operands[second] if v in program.producers}
     firsts = (k for k in makers if _is_known(program.eqns[k]))
-    return sorted((k for k in firsts if _is_one(program, program.eqns[k].invars[0], other.invars[0])), reverse=True)
+    return sorted(k for k in firsts if _is_one(program, program.eqns[k].invars[0], other.invars[0]))
 
 
 def _is_one(program: Program, one: Any, other: Any) -> bool:
@@ -81,14 +76,10 @@ def branch_again(program: Program, first: int, second: int) -> Program:
     return live(Program(jaxpr=_compat.without_dead_results(made.jaxpr), consts=made.consts))
 
 
-def _joined(program: Program, first: int, second: int) -> Program:
-    """Two conditionals made one, after all that the second needs and before all that needs the first."""
-    one, other = program.eqns[first], program.eqns[second]
-    later, kept = after(program, first, second), wanted(program, first, second)
-    sooner = [k for k in range(second) if k != first and k not in later]
-    results = [*(one.outvars[k] for k in kept), *other.outvars]
-    join = _both(program, first, second, kept)
-    return run_steps(program, [*sooner, (join, results), *later, *range(second + 1, len(program.eqns))])
+def _joined(program: Program, first: int, second: int) -> tuple[Callable[[Any], list[Any]], list[int]]:
+    """Two conditionals as one, and which results of the first it leaves."""
+    kept = wanted(program, first, second)
+    return _both(program, first, second, kept), kept
 
 
 def _both(program: Program, first: int, second: int, kept: Sequence[int]) -> Callable[[Any], list[Any]]:

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from exla._compat import Literal
 from exla.ir.program import Program, as_it_is, trace_function, variables
+
+
+def join_all(
+    program: Program,
+    firsts: Callable[[Program, int], list[int]],
+    joined: Callable[[Program, int, int], tuple[Callable[[Any], list[Any]], Sequence[int]]],
+) -> Program:
+    """The program with every two equations joined that can be.
+
+    Args:
+      program: the program.
+      firsts: the positions of those that hand something on to an equation in the same way, in program order.
+      joined: what runs two of them as one, and which results of the first it leaves before those of the second.
+    """
+    while True:
+        pairs = ((i, j) for j in range(len(program.eqns)) for i in reversed(firsts(program, j)))
+        pair = next((p for p in pairs if not comes_between(program, *p)), None)
+        if pair is None:
+            return program
+        first, second = pair
+        run, kept = joined(program, first, second)
+        later = after(program, first, second)  # after all that the second needs, before all that needs the first
+        sooner = [k for k in range(second) if k != first and k not in later]
+        results = [*(program.eqns[first].outvars[k] for k in kept), *program.eqns[second].outvars]
+        program = run_steps(program, [*sooner, (run, results), *later, *range(second + 1, len(program.eqns))])
 
 
 def after(program: Program, first: int, last: int) -> list[int]:

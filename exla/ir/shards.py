@@ -16,7 +16,7 @@ from typing import Any
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.handed import after, comes_between, handed_on, operands_of_second, run_steps, wanted
+from exla.ir.handed import handed_on, join_all, operands_of_second, run_steps, wanted
 from exla.ir.primitives import VIEWS
 from exla.ir.program import Program, as_it_is, evaluate, variables
 
@@ -25,12 +25,7 @@ SPELLINGS = VIEWS | {"broadcast_in_dim"}
 
 def join_shards(program: Program) -> Program:
     """The program with every two shard maps joined that can be."""
-    while True:
-        pairs = ((i, j) for j in range(len(program.eqns)) for i in reversed(hands_on_to(program, j)))
-        pair = next((p for p in pairs if not comes_between(program, *p)), None)
-        if pair is None:
-            return program
-        program = _joined(program, *pair)
+    return join_all(program, hands_on_to, _joined)
 
 
 def hands_on_to(program: Program, second: int) -> list[int]:
@@ -55,10 +50,9 @@ def _is_known(eqn: Any) -> bool:
     return eqn.primitive.name == "shard_map" and bool(_compat.bodies(eqn))
 
 
-def _joined(program: Program, first: int, second: int) -> Program:
-    """Two shard maps made one, after all that the second needs and before all that needs the first."""
+def _joined(program: Program, first: int, second: int) -> tuple[Callable[[Any], list[Any]], list[int]]:
+    """Two shard maps as one, and which results of the first it leaves."""
     one, other = program.eqns[first], program.eqns[second]
-    later = after(program, first, second)
     kept = wanted(program, first, second)
     handed, own = handed_on(one, other)
 
@@ -76,9 +70,7 @@ def _joined(program: Program, first: int, second: int) -> Program:
             out_specs=[*(one.params["out_specs"][k] for k in kept), *other.params["out_specs"]],
         )
 
-    sooner = [k for k in range(second) if k != first and k not in later]
-    results = [*(one.outvars[k] for k in kept), *other.outvars]
-    return run_steps(program, [*sooner, (join, results), *later, *range(second + 1, len(program.eqns))])
+    return join, kept
 
 
 def compute_again(program: Program, first: int, second: int) -> Program:
