@@ -122,7 +122,7 @@ def _inside_code(program: Program, storing: Storing) -> Mapping[str, float]:
     """The same of a body; kept, as its peak is."""
     key = ("code", storing)
     if key not in program.known:
-        inner = (_inside_code(body, storing) for eqn in program.eqns for body in _bodies(eqn))
+        inner = (_inside_code(body, storing) for eqn in program.eqns for body in programs_of(eqn))
         program.known[key] = added([own_amounts(program, fused_of(program, storing)), *inner])
     return program.known[key]
 
@@ -137,7 +137,7 @@ def fused_of(program: Program, storing: Storing) -> Fused:
     return program.known[key]
 
 
-def _bodies(eqn: Any) -> list[Program]:
+def programs_of(eqn: Any) -> list[Program]:
     """The programs that an equation runs."""
     if eqn.primitive.name == "exla_split":
         return [eqn.params["loop"].body]
@@ -349,7 +349,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
     if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
-    programs = _bodies(eqn)
+    programs = programs_of(eqn)
     peaks = [_inside(body, storing, renewed(eqn, body) if storing.recomputes else ()) for body in programs]
     if not peaks:
         return None
@@ -385,7 +385,7 @@ def _instead(program: Program, eqn: Any, fusions: Fused, live: Mapping[Any, int]
     """
     if not storing.recomputes or eqn.primitive.name != "exla_unless" or is_asked(program, eqn):
         return 0
-    more, (otherwise,) = 0, _bodies(eqn)
+    more, (otherwise,) = 0, programs_of(eqn)
     for var, cheap, result in zip(eqn.outvars, eqn.invars[1:], otherwise.outvars, strict=False):
         choice = otherwise.producers.get(result)
         if cheap in fusions.stored or choice is None or otherwise.eqns[choice].primitive.name != "select_n":

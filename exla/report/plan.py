@@ -76,6 +76,7 @@ class Plan:
       prediction: what was predicted of the candidate by what was learned, in words; empty where nothing was.
       source: "search", "record", "plan" (a saved one) or "executable" (a saved one with what was compiled).
       search_s: seconds that planning and compiling took.
+      instead: why something else is used although the unchanged program obeys, in words; "" where that is not so.
       compiled: jax's Compiled object.
       program: the chosen program, as a jaxpr in which chunk loops are `exla_split` equations.
     """
@@ -95,6 +96,7 @@ class Plan:
     prediction: tuple[str, ...]
     source: str
     search_s: float
+    instead: str
     compiled: Any = field(repr=False)
     program: Any = field(repr=False)
 
@@ -118,6 +120,8 @@ class Plan:
         if self.untouched:
             lines.append("  decisions: none; the program obeys the limit and is used exactly as jax.jit compiles it")
         else:
+            faster = f"  faster     than the program as it is, which obeys too: {self.instead}"
+            lines += [faster] if self.instead else []
             lines.append("  decisions:")
             lines += [f"    {k}. {words}" for k, words in enumerate(self.words, 1)]
         return "\n".join(lines)
@@ -147,6 +151,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
         prediction=() if choice.prediction is None else tuple(choice.prediction.lines()),
         source=choice.source,
         search_s=choice.search_s,
+        instead=choice.instead,
         compiled=choice.compiled,
         program=choice.program.jaxpr,
     )

@@ -289,7 +289,7 @@ class Attempt:
         """A candidate as it crosses over to another process."""
         constants = len(program.consts)
         return Runnable(
-            fn=emit(program, EXPANSIONS, in_blocks=self.machine.blocks),
+            fn=emit(program, EXPANSIONS, in_blocks=self.machine.blocks and bool(decisions)),
             structs=[as_struct(v.aval) for v in program.invars],
             consts=program.consts,
             donate=[constants + k for k in self.call.donated],
@@ -326,6 +326,7 @@ class Attempt:
                 compiled_bytes=choice.compiled_bytes.total,
                 measured_bytes=choice.measured_bytes,
                 is_default=choice.untouched,
+                extra={"chosen": True},
             )
 
     def records(self) -> Sequence[Record]:
@@ -391,7 +392,8 @@ class Attempt:
         """Replay what won an earlier search by measuring, else what this strategy chose before by counting."""
         found = [r for r in reversed(self.records()) if r.status == "ok" and not self.wrong.has(r.decisions)]
         winners = [r for r in found if r.extra.get("winner") is True]
-        counted = [r for r in found if r.run_s is None and not r.is_default and r.strategy == self.options.search]
+        mine = [r for r in found if r.run_s is None and r.strategy == self.options.search]
+        counted = [r for r in mine if not r.is_default or r.extra.get("chosen") is True]
         for record in (*winners, *counted):
             try:
                 return self.again([from_json(d) for d in record.decisions], "record")

@@ -127,6 +127,7 @@ class Choice:
       prediction: what was predicted of it by what was learned; None where nothing was.
       source: "search", "record", "plan" (a saved one) or "executable" (a saved one with what was compiled).
       search_s: seconds it took.
+      instead: why it is used although the plain program obeys too; "" where that does not.
     """
 
     compiled: Any
@@ -145,6 +146,7 @@ class Choice:
     prediction: Prediction | None = None
     source: str = "search"
     search_s: float = 0.0
+    instead: str = ""
 
     @property
     def peak(self) -> Peak:

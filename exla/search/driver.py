@@ -2,7 +2,8 @@
 
     decide(call, target, options) -> Choice
 
-Candidate 0 is the program as `jax.jit` compiles it. If its bytes are within the limit it is used untouched.
+Candidate 0 is the program as `jax.jit` compiles it. If its bytes are within the limit it is used untouched, unless
+something else is sure to be faster (`exla.search.faster`).
 Otherwise the strategy names candidates of the space, the target compiles them, and those over the limit are
 dropped, and the goal is tightened by what the compiler's figure was over it. A record of an earlier search is
 replayed first. Nothing left: `MemoryLimitError`, before anything has run.
@@ -20,6 +21,7 @@ from exla.options import Options
 from exla.passes.decisions import Decision
 from exla.search.attempt import Attempt
 from exla.search.choice import Call, Choice, describe
+from exla.search.faster import faster
 from exla.search.ranker import Prediction, find_ranker
 from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
@@ -106,9 +108,12 @@ def search(call: Call, target: Target, options: Options) -> Choice:
     unsplit_hopeless = call.fixed_bytes > limit
     if not knobs and not unsplit_hopeless:
         choice = None if measures and listener.get() else attempt.recorded()
-        choice = choice or (None if measures else attempt.plain())
         if choice is not None:
             return choice
+        choice = None if measures else attempt.plain()
+        if choice is not None:
+            chooses = STRATEGIES.get(options.search).improves
+            return faster(attempt, choice, lambda: make_space(attempt, attempt.floor)) if chooses else choice
     asked: list[Candidate] = []
     space: Space | None = None
     if not unsplit_hopeless:

@@ -59,7 +59,7 @@ DEPTH = 2
 RATIO = 2
 """Chunk sizes that are tried grow by this factor."""
 MOST_TRIED = 2_000_000
-"""Splits that the beam tries, times the equations of the program: a minute or two."""
+"""As `Space.most_tried`: a minute or two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +147,7 @@ class Space:
       suits: program -> those of the option sets that are worth trying with it; None = all.
       depth: how many splits one after another the walks make.
       ratio: how chunk sizes grow in the walks.
+      most_tried: splits that the beam tries, times the equations of the program.
       predicted: what was ranked last by what was learned, and how.
       barred_shares: how often what computes something on shares was barred.
       known_shared: what `exla.search.moved` has found.
@@ -166,6 +167,7 @@ class Space:
     suits: Callable[[Program], Sequence[Mapping[str, str]]] | None = None
     depth: int = DEPTH
     ratio: float = RATIO
+    most_tried: int = MOST_TRIED
     declined: tuple[Declined, ...] = field(default=(), init=False)
     sources: Mapping[Decision, str] = field(default_factory=dict, init=False)
     predicted: tuple[Sequence[Candidate], Ranking] | None = field(default=None, init=False)
@@ -355,7 +357,7 @@ class Space:
     @property
     def is_exhausted(self) -> bool:
         """Whether so much was tried that the beam is to come to an end."""
-        return len(self._same) * len(self.root.program.eqns) > MOST_TRIED
+        return len(self._same) * len(self.root.program.eqns) > self.most_tried
 
     def arranged(self, candidate: Candidate, goal: Goal | None = None) -> Candidate | None:
         """A candidate with what its loops multiply whole transposed before them, as much as is within the goal."""

@@ -34,13 +34,19 @@ def weigh(attempt: Attempt, choices: Sequence[Choice]) -> tuple[Choice, str]:
       The one that is kept, of equals the first; and how that was settled, in words. One of which the compiler does not
       estimate all, where it does of the first, is not kept.
     """
+    found = by_time(attempt, choices)
+    return found or _kept(choices, [c.compiled_bytes.total for c in choices], format_bytes, "compiled")
+
+
+def by_time(attempt: Attempt, choices: Sequence[Choice]) -> tuple[Choice, str] | None:
+    """As `weigh`, by how long they run alone; None where that cannot be told."""
     cycles = [math.inf if (found := cycles_of(attempt, choice)) is None else found for choice in choices]
     if cycles[0] < math.inf:
         return _kept(choices, cycles, "{:,.0f}".format, "cycles estimated")
     shares = _timed(attempt, choices) if _may_run(attempt) else None
     if shares is not None:
         return _kept(choices, shares, "{:.2f}".format, "of the first one's time", margin=FASTER)
-    return _kept(choices, [c.compiled_bytes.total for c in choices], format_bytes, "compiled")
+    return None
 
 
 def can_weigh(attempt: Attempt, choice: Choice) -> bool:

@@ -82,6 +82,8 @@ class Machine:
       capability: compute capability of a GPU; 0 elsewhere.
       keeps_branches: whether the compiler leaves in a conditional's branches what is there, and nothing else. Those of
         GPUs make selections of conditionals, those of TPUs move what reads the results into the branches.
+      sure_gain: how many times as fast as the plain program something must be predicted to be, to be so in fact;
+        infinite where nothing was measured.
       roomy_bytes: temporaries up to which a program's instructions work on large blocks at a time; None where there is
         no such bound.
     """
@@ -115,6 +117,7 @@ class Machine:
     longest_fused_reduction: int | None = 32
     blocks: bool = False
     keeps_branches: bool = True
+    sure_gain: float = math.inf
     roomy_bytes: int | None = None
     accumulator_bytes: int | None = None
     spilled_bytes_per_s: float = math.inf

@@ -1,0 +1,122 @@
+"""Programs that obey their limit as they are: what is used instead of them, and whether that is faster.
+
+    python -m benchmarks.roomy [--names chamfer attention] [--megabytes 128] [--verify run]
+    python -m benchmarks.roomy --own benchmarks.strangers:STRANGERS
+
+Every program of the zoo that can be split, or of a table of one's own, at the size at which its values take about so
+many megabytes, under a limit of 12 GiB, each in a fresh process. Where exla keeps the program as it is there is nothing
+to time: it runs through `jax.jit`. Where it does not, both take turns, and the errors of both are given, against the
+program in float64. Exits with 1 where one is slower than `jax.jit`, or wrong where that is right.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import exla
+from benchmarks import isolate, record
+from benchmarks.timing import alternate, seconds_of
+from exla.datasets.profiling.campaign import Campaign
+from exla.datasets.profiling.prepare import prepare
+
+LIMIT = "12GiB"
+SECONDS = 4.0
+"""For the turns of one program."""
+WRONG = 1e-3
+"""Error of the largest value, where that of `jax.jit` is below it."""
+
+
+def examine(position: int, own: list[str], megabytes: float, verify: str) -> dict[str, Any]:
+    """Plan and time one program; call it in a fresh process."""
+    instance = list(_campaign(own, megabytes).instances())[position]
+    found = prepare(instance, "cpu")
+    function, arguments = found.function, jax.device_put(found.arguments)
+    planned = exla.jit(function, memory_limit=LIMIT, records="off", verify=verify)
+    begin = time.perf_counter()
+    plan = planned.plan(*arguments)
+    planning_s = time.perf_counter() - begin
+    row = {"program": instance.program, "size": found.size, "megabytes": megabytes, "verify": verify}
+    row |= {"untouched": plan.untouched, "planning_s": planning_s, "why": plan.instead, "decisions": list(plan.words)}
+    if plan.untouched or not plan.instead:
+        return row
+    plain = jax.jit(function)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, found.arguments)
+        wanted = jax.tree.leaves(jax.jit(function)(*wide))
+    errors = {name: _error(run(*arguments), wanted) for name, run in (("exla", planned), ("jax", plain))}
+    del wanted
+    once = sum(seconds_of(lambda run=run: run(*arguments)) for run in (planned, plain))
+    rounds = min(max(int(SECONDS / once), 5), 41)
+    seconds = alternate({"exla": lambda: planned(*arguments), "jax": lambda: plain(*arguments)}, rounds)
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    return {**row, "median_s": median, "share": median["exla"] / median["jax"], "rounds": rounds, "error": errors}
+
+
+def _campaign(own: list[str], megabytes: float) -> Campaign:
+    return Campaign(target="cpu", own=tuple(own), megabytes=(megabytes,), shares=(4.0,))
+
+
+def _error(results: Any, wanted: Sequence[Any]) -> float:
+    """The largest error of a program's results; of integers, the part that is wrong."""
+    return max((_apart(a, b) for a, b in zip(jax.tree.leaves(results), wanted, strict=True)), default=0.0)
+
+
+def _apart(got: Any, want: Any) -> float:
+    got, want = np.asarray(got), np.asarray(want)
+    if not np.issubdtype(want.dtype, np.inexact):
+        return float(np.mean(got != want)) if want.size else 0.0
+    finite = np.isfinite(want)
+    if not np.array_equal(np.isfinite(got), finite):
+        return float("inf")
+    scale = np.max(np.abs(want[finite]), initial=0.0)
+    return float(np.max(np.abs(got[finite] - want[finite]), initial=0.0) / (scale or 1.0))
+
+
+def _said(row: dict[str, Any]) -> str:
+    if "share" not in row:
+        return row.get("message", "as it is")
+    errors = " and ".join(f"{error:.1e}" for error in row["error"].values())
+    return f"{row['share']:.2f} of the time, errors {errors}: {row['why']}"
+
+
+def _is_bad(row: dict[str, Any]) -> bool:
+    if "share" not in row:
+        return "message" in row
+    return row["share"] > 1 or row["error"]["exla"] > WRONG >= row["error"]["jax"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", nargs="+", help="programs (default: all)")
+    parser.add_argument("--own", nargs="+", default=[], help='tables of programs, as "module:NAME"')
+    parser.add_argument("--megabytes", type=float, default=128)
+    parser.add_argument("--verify", choices=("compile", "run"), default="compile")
+    arguments = parser.parse_args()
+    results = record.open_results("roomy")
+    rows = list[dict[str, Any]]()
+    for position, instance in enumerate(_campaign(arguments.own, arguments.megabytes).instances()):
+        if arguments.names and instance.program not in arguments.names:
+            continue
+        asked = {"own": arguments.own, "megabytes": arguments.megabytes, "verify": arguments.verify}
+        row = isolate.call("benchmarks.roomy:examine", position=position, **asked)
+        rows.append({"program": instance.program, **row})
+        results.append(**rows[-1])
+        print(f"{instance.program:34s} {row.get('planning_s', 0):6.2f} s  {_said(row)}", flush=True)
+    used = [row for row in rows if "share" in row]
+    if used:
+        shares = [row["share"] for row in used]
+        print(
+            f"{len(used)} of {len(rows)} run otherwise, in {statistics.geometric_mean(shares):.2f} of jax.jit's time "
+            f"(geometric mean; at most {max(shares):.2f}, at least {min(shares):.2f})"
+        )
+    return int(any(map(_is_bad, rows)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""What is used instead of a program that obeys as it is: what is sure to be faster, or is found to be.
+
+Wasteful algebra and big intermediates cost time as well as memory. A plain program that is predicted to run for long is
+held against what the beam makes of it, and of its rewrites, under a limit that leaves room for a part of its
+temporaries alone. Where others can be weighed against it by how long they run (`exla.search.weigh`), that decides. Else
+only what is predicted to be so much faster that it was so in every campaign (`Machine.sure_gain`) is used.
+
+What a prediction cannot vouch for is left out: work inside a loop that has no rate of its own, such as a library's; and
+products in another order, which may overflow where the program's own do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from exla.ir.memory import programs_of
+from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, STANDING, VIEWS
+from exla.ir.program import Program
+from exla.passes.decisions import Reorder
+from exla.search.attempt import Attempt
+from exla.search.beam import speed
+from exla.search.choice import Choice
+from exla.search.cost import predict_s
+from exla.search.space import Candidate, Space
+from exla.search.weigh import by_time, can_weigh
+from exla.strict import tolerate
+from exla.targets.machine import Machine
+
+LEAST_S = 0.01
+"""Predicted time of a plain program below which planning is not worth the call: it takes a tenth of a second."""
+WORTH_WEIGHING = 1.25
+"""Predicted gain from which on it is worth the time to compile another program and to weigh it."""
+LEFT = 0.5
+"""Share of the plain program's temporaries that is left to what is to be faster."""
+MOST_TRIED = 100_000
+"""As `Space.most_tried`: a program that obeys is not to wait for seconds."""
+PRICED = FUSIBLE | VIEWS | REDUCERS | SCATTERS | STANDING | {"dot_general", "top_k", "sort", "gather", "exla_split"}
+"""Primitives whose time in a loop is predicted by a rate of their own."""
+
+
+def faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) -> Choice:
+    """What is used of a plain program that obeys, and of what is predicted to be faster.
+
+    Args:
+      attempt: that compiled it.
+      plain: the program as `jax.jit` compiles it.
+      make_space: makes the space of what can be done to it.
+
+    Returns:
+      The plain program, or what takes less time and obeys too.
+    """
+    options, call = attempt.options, attempt.call
+    if options.memory_limit is None or options.numerics == "exact" or call.inline or call.devices > 1:
+        return plain
+    with tolerate("looking for what is faster"):
+        return _faster(attempt, plain, make_space)
+    return plain
+
+
+def _faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) -> Choice:
+    weighs = can_weigh(attempt, plain)
+    least_gain = WORTH_WEIGHING if weighs else attempt.machine.sure_gain
+    if least_gain == math.inf:
+        return plain
+    space = replace(make_space(), most_tried=MOST_TRIED)
+    if space.root.seconds < LEAST_S:
+        return plain
+    candidate = fastest(space, space.root.seconds / least_gain)
+    other = None if candidate is None else attempt.candidate(candidate)
+    kept = plain
+    if candidate is not None and other is not None:
+        share = candidate.seconds / space.root.seconds
+        found = by_time(attempt, (plain, other)) if weighs else (other, f"predicted to take {share:.2f} of its time")
+        kept = plain if found is None or found[0] is plain else replace(other, instead=found[1])
+    attempt.chosen(kept)
+    return replace(kept, tried=tuple(attempt.tried))
+
+
+def fastest(space: Space, most_s: float) -> Candidate | None:
+    """What is predicted to take the least time, with no more temporaries than a part of what the program has as it is.
+
+    Args:
+      space: what can be done; the program as it is obeys.
+      most_s: seconds that it may take.
+
+    Returns:
+      A candidate whose predicted time can be believed; None where there is none.
+    """
+    root = space.root
+    goal = replace(space.goal, bytes=root.peak.bytes - int((1 - LEFT) * root.peak.temporary_bytes))
+    found = list[Candidate]()
+    for start in _starts(space):
+        if predict_s(start.program, _at_best(space.machine)) <= most_s:
+            found += [*([start] if start.decisions else []), *space.ranked(start, goal)]
+    met = (c for c in found if c.seconds <= most_s and space.is_met(c) and _is_priced(c.program))
+    return min(met, key=speed, default=None)
+
+
+def _starts(space: Space) -> list[Candidate]:
+    """The program after those rewrites that keep the order of its products, and as it is."""
+    kept = [s for s in space.starts if not any(isinstance(d, Reorder) for d in s.decisions)]
+    return [kept[-1], space.root] if len(kept) > 1 else [space.root]
+
+
+def _at_best(machine: Machine) -> Machine:
+    """A machine on which nothing takes longer than in the best of chunks: all data are near, all sums short."""
+    return replace(
+        machine,
+        chained=machine.elements,
+        blocked=machine.elements,
+        bytes_per_s=math.inf,
+        cached_bytes_per_s=math.inf,
+        spilled_bytes_per_s=math.inf,
+    )
+
+
+def _is_priced(program: Program, in_loop: bool = False) -> bool:
+    """Whether all that chunk loops compute has a rate."""
+    for eqn in program.eqns:
+        if in_loop and eqn.primitive.name not in PRICED:
+            return False
+        inside = in_loop or eqn.primitive.name == "exla_split"
+        if not all(_is_priced(body, inside) for body in programs_of(eqn)):
+            return False
+    return True

@@ -1,0 +1,133 @@
+"""Programs that obey as they are, and what is used instead of them because it is faster."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import exla
+from exla.passes.decisions import Reorder
+from exla.report.plan import explain_text
+from exla.search import faster, weigh
+from exla.search.driver import space_of
+from exla.targets import cpu
+from exla.targets.cycles import estimated_cycles
+from tests.targets.installed import compiler_of
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+def attention(q, k, v):
+    weights = jax.nn.softmax(jnp.einsum("qhd,khd->hqk", q, k) / jnp.sqrt(q.shape[-1]), axis=-1)
+    return jnp.einsum("hqk,khd->qhd", weights, v)
+
+
+SHAPE = (1800, 3, 32)
+WANTED = [jax.ShapeDtypeStruct(SHAPE, jnp.float32)] * 3
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr(cpu, "_threads", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_what_is_predicted_to_be_much_faster_is_used_although_the_program_obeys_as_it_is():
+    q, k, v = (np.random.default_rng(seed).standard_normal(SHAPE, dtype=np.float32) for seed in range(3))
+    plan = exla.jit(attention, memory_limit="8GiB").plan(q, k, v)
+    plain = exla.jit(attention, memory_limit="8GiB", search="off", records="off").plan(q, k, v)
+    assert plain.untouched and plain.compiled_bytes <= plain.limit_bytes
+    assert not plan.untouched and plan.tried[0].untouched
+    assert plan.compiled_bytes < plain.compiled_bytes / 2
+    assert "which obeys too: predicted to take 0." in explain_text(plan)
+    again = exla.jit(attention, memory_limit="8GiB")
+    q64, k64, v64 = (x.astype(np.float64) for x in (q, k, v))
+    scores = np.einsum("qhd,khd->hqk", q64, k64) / np.sqrt(SHAPE[-1])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v64)
+    np.testing.assert_allclose(again(q, k, v), expected, rtol=2e-5, atol=2e-6)
+    replayed = again.plan(q, k, v)
+    assert (replayed.source, replayed.decisions) == ("record", plan.decisions)
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(
+    "options", [{"search": "off"}, {"search": "heuristic"}, {"numerics": "exact"}, {"memory_limit": None}]
+)
+def test_who_asks_for_no_more_than_a_limit_gets_the_program_as_it_is(options):
+    plan = exla.jit(attention, **{"memory_limit": "8GiB", "records": "off", **options}).plan(*WANTED)
+    assert plan.untouched and not plan.instead
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu:h200"])
+def test_where_no_prediction_was_held_against_a_clock_the_program_stays_as_it_is(target, monkeypatch):
+    monkeypatch.setattr(cpu, "_threads", lambda: 64)
+    if target != "cpu":
+        compiler_of(target)
+    assert exla.jit(attention, memory_limit="8GiB", records="off", target=target).plan(*WANTED).untouched
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(("share", "untouched"), [(0.5, False), (0.99, True), (1.5, True), (None, True)])
+def test_where_a_run_is_allowed_the_clock_decides(share, untouched, monkeypatch):
+    asked = []
+
+    def timed(attempt, choices):
+        asked.append([bool(c.decisions) for c in choices])
+        return None if share is None else [1.0, share]
+
+    monkeypatch.setattr(weigh, "_timed", timed)
+    monkeypatch.setattr(faster, "LEAST_S", 1e-4)
+    q, k, v = (jnp.ones((300, 2, 8)) for _ in range(3))
+    planned = exla.jit(attention, memory_limit="1GiB", verify="run")
+    plan = planned.plan(q, k, v)
+    assert asked == [[False, True]]
+    assert plan.untouched is untouched and len(plan.tried) >= 2
+    assert ("0.50 against 1.00" in plan.instead) is not untouched
+    assert exla.jit(attention, memory_limit="1GiB", verify="run").plan(q, k, v).untouched is untouched
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_products_keep_their_order_in_a_program_that_obeys():
+    """The other order may overflow where the program's own does not, and nothing asks for it."""
+
+    def chain(a, b, v):
+        return (a @ b) @ v
+
+    a, v = jax.ShapeDtypeStruct((3000, 3000), jnp.float32), jax.ShapeDtypeStruct((3000,), jnp.float32)
+    planned = exla.jit(chain, memory_limit="8GiB", records="off")
+    assert planned.plan(a, a, v).untouched
+    tight = exla.jit(chain, memory_limit=2 * 3000 * 3000 * 4 + (1 << 20), records="off").plan(a, a, v)
+    assert any(isinstance(d, Reorder) for d in tight.decisions)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_calls_of_libraries_are_not_moved_into_loops_for_their_speed(monkeypatch):
+    """What they cost beside their arithmetic is not predicted."""
+
+    def solved(a, b):
+        return jnp.sum(jnp.abs(jax.lax.linalg.triangular_solve(a, b[:, :, None] * b[:, None, :], lower=True)), 0)
+
+    def doubled(a, b):
+        return jnp.sum(jnp.abs(jnp.tanh(a) * (b[:, :, None] * b[:, None, :])), 0)
+
+    a, b = jax.ShapeDtypeStruct((20_000, 24, 24), jnp.float32), jax.ShapeDtypeStruct((20_000, 24), jnp.float32)
+    found = {}
+    for fn in (solved, doubled):
+        traced = exla.jit(fn, memory_limit="8GiB", records="off").lower(a, b)
+        space = space_of(traced._planned.traced, traced._planned.target, traced._planned.options)
+        found[fn] = faster.fastest(space, float("inf"))
+    assert found[solved] is None and found[doubled].splits
+
+
+def test_for_a_tpu_its_compiler_s_estimate_decides():
+    compiler_of("tpu:v5e")
+    wanted = [jax.ShapeDtypeStruct((6000, 8, 64), jnp.float32)] * 3
+    plans = [
+        exla.jit(attention, memory_limit="12GiB", target="tpu:v5e", records="off", search=search).plan(*wanted)
+        for search in ("off", "analytic")
+    ]
+    assert plans[0].untouched
+    cycles = [estimated_cycles(plan.compiled.as_text()) for plan in plans]
+    assert not plans[1].untouched and "cycles estimated" in plans[1].instead
+    assert cycles[1].is_whole and cycles[1].total < cycles[0].total
