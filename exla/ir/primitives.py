@@ -54,3 +54,6 @@ TRANSCENDENTAL = named("""
     acos atan lgamma digamma
 """)
 """Element-wise primitives that cost several times an addition; vectors divide and take roots as fast as they load."""
+
+SERIAL = named("sin cos tan pow rem cbrt atan2 asin acos atan lgamma digamma")
+"""Those of them that XLA:CPU computes in several branches, or calls a library for, an element at a time."""

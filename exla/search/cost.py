@@ -21,7 +21,7 @@ from exla.ir.blocks import block_of
 from exla.ir.code import TPU
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, fused_of, project
-from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, named
+from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import copied_bytes
 from exla.ir.program import Program, value_bytes
 from exla.ir.split_products import Cutting
@@ -221,7 +221,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         moved = _traffic_s(stored, machine) * (1 + packed / max(stored, 1))
         return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved
     if name in TRANSCENDENTAL:
-        return made / machine.transcendentals
+        return made / (machine.serials if name in SERIAL else machine.transcendentals)
     if name in FUSIBLE:
         users = {program.eqns[i].primitive.name for v in eqn.outvars for i, _ in program.consumers.get(v, ())}
         stored = 0 if users and users <= FUSIBLE | REDUCERS else sum(value_bytes(v) for v in eqn.outvars)

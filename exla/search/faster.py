@@ -18,12 +18,12 @@ from dataclasses import replace
 from exla.ir.memory import programs_of
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, STANDING, VIEWS
 from exla.ir.program import Program
-from exla.passes.decisions import Reorder
 from exla.search.attempt import Attempt
 from exla.search.beam import speed
 from exla.search.choice import Choice
 from exla.search.cost import predict_s
 from exla.search.space import Candidate, Space
+from exla.search.strategy import starts
 from exla.search.weigh import by_time, can_weigh
 from exla.strict import tolerate
 from exla.targets.machine import Machine
@@ -34,8 +34,12 @@ WORTH_WEIGHING = 1.25
 """Predicted gain from which on it is worth the time to compile another program and to weigh it."""
 LEFT = 0.5
 """Share of the plain program's temporaries that is left to what is to be faster."""
-MOST_TRIED = 100_000
-"""As `Space.most_tried`: a program that obeys is not to wait for seconds."""
+MOST_EQUATIONS = 250
+"""Of a program that is looked at: one that obeys is not to wait for seconds."""
+MOST_TRIED = 15_000
+"""As `Space.most_tried`, likewise."""
+MOST_SPLITS = 2
+"""One after another, likewise."""
 PRICED = FUSIBLE | VIEWS | REDUCERS | SCATTERS | STANDING | {"dot_general", "top_k", "sort", "gather", "exla_split"}
 """Primitives whose time in a loop is predicted by a rate of their own."""
 
@@ -62,9 +66,9 @@ def faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) -> 
 def _faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) -> Choice:
     weighs = can_weigh(attempt, plain)
     least_gain = WORTH_WEIGHING if weighs else attempt.machine.sure_gain
-    if least_gain == math.inf:
+    if least_gain == math.inf or len(attempt.call.program.eqns) > MOST_EQUATIONS:
         return plain
-    space = replace(make_space(), most_tried=MOST_TRIED)
+    space = replace(make_space(), reorders=False, most_tried=MOST_TRIED)
     if space.root.seconds < LEAST_S:
         return plain
     candidate = fastest(space, space.root.seconds / least_gain)
@@ -91,17 +95,11 @@ def fastest(space: Space, most_s: float) -> Candidate | None:
     root = space.root
     goal = replace(space.goal, bytes=root.peak.bytes - int((1 - LEFT) * root.peak.temporary_bytes))
     found = list[Candidate]()
-    for start in _starts(space):
+    for start in starts(space):
         if predict_s(start.program, _at_best(space.machine)) <= most_s:
-            found += [*([start] if start.decisions else []), *space.ranked(start, goal)]
+            found += [*([start] if start.decisions else []), *space.ranked(start, goal, MOST_SPLITS)]
     met = (c for c in found if c.seconds <= most_s and space.is_met(c) and _is_priced(c.program))
     return min(met, key=speed, default=None)
-
-
-def _starts(space: Space) -> list[Candidate]:
-    """The program after those rewrites that keep the order of its products, and as it is."""
-    kept = [s for s in space.starts if not any(isinstance(d, Reorder) for d in s.decisions)]
-    return [kept[-1], space.root] if len(kept) > 1 else [space.root]
 
 
 def _at_best(machine: Machine) -> Machine:

@@ -47,7 +47,12 @@ class Rewriting:
 
 
 def rewrite(
-    program: Program, machine: Machine, exact: bool, room_bytes: int = 1 << 62, asked_for: Sequence[str] = ()
+    program: Program,
+    machine: Machine,
+    exact: bool,
+    room_bytes: int = 1 << 62,
+    asked_for: Sequence[str] = (),
+    reorders: bool = True,
 ) -> Rewriting:
     """Apply the rules in force, and better orders of products, to a fix-point.
 
@@ -57,6 +62,7 @@ def rewrite(
       exact: whether every bit must stay as it is.
       room_bytes: what values between the products may take.
       asked_for: opt-in rules that are in force too.
+      reorders: whether products may be evaluated in another order.
 
     Returns:
       The rewritten program; the given one where nothing pays.
@@ -74,7 +80,7 @@ def rewrite(
         with tolerate("rewriting"):
             found = _next(program, rules, in_chunks, declined, not decisions)
             if found is None and not exact:
-                found = _next_order(program, machine, room_bytes)
+                found = _next_order(program, machine, room_bytes, reorders)
         if found is None:
             break
         decisions.append(found[0])
@@ -127,13 +133,14 @@ def _next(
     return None
 
 
-def _next_order(program: Program, machine: Machine, room_bytes: int) -> tuple[Rewrite, Program] | None:
+def _next_order(program: Program, machine: Machine, room_bytes: int, reorders: bool) -> tuple[Rewrite, Program] | None:
     """The first product, or contraction of several, that is better evaluated in another order."""
 
     def seconds(products: int, read: int, written: int) -> float:
         return 2 * products / machine.flops + 4 * (read + written) / machine.bytes_per_s + machine.kernel_s
 
-    orders = (decision for decision, _ in enumerate_reorders(program, seconds, room_bytes))
+    enumerated = enumerate_reorders(program, seconds, room_bytes) if reorders else ()
+    orders = (decision for decision, _ in enumerated)
     swaps = enumerate_swaps(program) if machine.product_passes > 1 else ()
     before = None
     for decision in itertools.chain[Rewrite](enumerate_collections(program), orders, swaps):

@@ -139,6 +139,7 @@ class Space:
       exact: whether what is cut must keep every bit, wherever the chunks begin.
       mixed: whether values may wait in narrower types than they are computed in.
       rules: opt-in replace rules that are in force too.
+      reorders: whether products may be evaluated in another order.
       option_sets: the target's compile options; empty where they are not exla's to choose.
       room_bytes: what a rewritten product may take between its factors.
       barred: seeds that are not to be split.
@@ -159,6 +160,7 @@ class Space:
     exact: bool = False
     mixed: bool = False
     rules: tuple[str, ...] = ()
+    reorders: bool = True
     option_sets: Sequence[Mapping[str, str]] = ()
     room_bytes: int = 1 << 62
     barred: Callable[[Seed], bool] = lambda seed: False
@@ -228,7 +230,7 @@ class Space:
 
         Their equations are numbered (`exla.ir.scopes`), so that those of a candidate say where they come from.
         """
-        made = rewrite(self.program, self.machine, self.exact, self.room_bytes, self.rules)
+        made = rewrite(self.program, self.machine, self.exact, self.room_bytes, self.rules, self.reorders)
         self.declined, self.sources = made.declined, dict(zip(made.decisions, made.sources, strict=True))
         program, found = self.program, [self.root]
         for count, decision in enumerate(made.decisions, 1):

@@ -46,6 +46,7 @@ class Machine:
       chained: elements of a reduction along more than `longest_fused_reduction` indices.
       blocked: the same where exla writes it in blocks.
       transcendentals: exp, log and their kin.
+      serials: sines, powers and what else is no polynomial (on two cores 1.2e8 to 4.8e8, sines 2.4e8).
       compares: element moves of a sort.
       scatters: elements of indices and updates that a scatter writes.
       selects: elements that a top-k looks at.
@@ -93,6 +94,7 @@ class Machine:
     chained: float = 4e9
     blocked: float = 1.1e10
     transcendentals: float = 2e9
+    serials: float = 2.5e8
     compares: float = 1e8
     scatters: float = 3e8
     selects: float = 1e9
@@ -152,6 +154,7 @@ class Machine:
             chained=vectors / 2,
             blocked=vectors / 2,
             transcendentals=vectors / 16,  # a quarter of the lanes or fewer, several instructions each
+            serials=vectors / 16,
             compares=facts.sorted_per_s,
             scatters=facts.scattered_per_s,
             selects=facts.selected_per_s,

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from exla.ir.emit import emit
 from exla.passes.decisions import Split
 from exla.passes.split.chunks import grid
 from exla.passes.unless import EXPANSIONS
-from exla.search import space as module
+from exla.search import driver
 from exla.search.space import Goal, Space
 from exla.targets.base import TARGETS
 from exla.targets.machine import Machine
@@ -149,11 +150,12 @@ def test_the_beam_comes_to_an_end_and_the_refusal_says_so(monkeypatch):
     made = space_of(kernel, *POINTS)
     (first, *_) = found = made.ranked(made.root)
     assert made.is_met(first) and not made.is_exhausted
-    monkeypatch.setattr(module, "MOST_TRIED", 0)
+    made.most_tried = 0
     assert made.is_exhausted
-    another = space_of(kernel, *POINTS)
+    another = replace(space_of(kernel, *POINTS), most_tried=0)
     assert not another.is_exhausted and len(another.ranked(another.root)) < len(found)
-    monkeypatch.setattr(module, "MOST_TRIED", -1)
+    make_space = driver.make_space
+    monkeypatch.setattr(driver, "make_space", lambda *args: replace(make_space(*args), most_tried=-1))
     f = exla.jit(kernel, memory_limit=made.goal.bytes, records="off")
     with pytest.raises(exla.MemoryLimitError, match=r"ended before it had tried all splits of \d+ equations"):
         f.plan(*POINTS)
