@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import exla
-from exla.passes.decisions import Reorder
+from exla.passes.decisions import CompileOption, Reorder
 from exla.report.plan import explain_text
-from exla.search import faster, weigh
+from exla.search import driver, faster, weigh
 from exla.search.driver import space_of
 from exla.targets import cpu
+from exla.targets.base import find_target
 from exla.targets.cycles import estimated_cycles
 from tests.targets.installed import compiler_of
 
@@ -20,6 +21,10 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly")
 def attention(q, k, v):
     weights = jax.nn.softmax(jnp.einsum("qhd,khd->hqk", q, k) / jnp.sqrt(q.shape[-1]), axis=-1)
     return jnp.einsum("hqk,khd->qhd", weights, v)
+
+
+def farthest(x, y):
+    return jnp.max(jnp.sum(jnp.abs(x[:, None] - y[None]), axis=-1), axis=1)
 
 
 SHAPE = (1800, 3, 32)
@@ -50,13 +55,22 @@ def test_what_is_predicted_to_be_much_faster_is_used_although_the_program_obeys_
     assert (replayed.source, replayed.decisions) == ("record", plan.decisions)
 
 
-@pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize(
-    "options", [{"search": "off"}, {"search": "heuristic"}, {"numerics": "exact"}, {"memory_limit": None}]
+    ("options", "untouched"),
+    [
+        ({}, False),
+        ({"search": "off"}, True),
+        ({"search": "heuristic"}, True),
+        ({"numerics": "exact"}, True),
+        ({"memory_limit": None}, True),
+    ],
 )
-def test_who_asks_for_no_more_than_a_limit_gets_the_program_as_it_is(options):
-    plan = exla.jit(attention, **{"memory_limit": "8GiB", "records": "off", **options}).plan(*WANTED)
-    assert plan.untouched and not plan.instead
+def test_who_asks_for_no_more_than_a_limit_gets_the_program_as_it_is(options, untouched, monkeypatch):
+    monkeypatch.setattr(cpu, "_threads", lambda: 1)
+    monkeypatch.setattr(cpu, "SURE_GAIN", 1.01)
+    points = [jax.ShapeDtypeStruct((3000, 3), jnp.float32)] * 2
+    plan = exla.jit(farthest, **{"memory_limit": "16GiB", "records": "off", **options}).plan(*points)
+    assert plan.untouched is untouched and bool(plan.instead) is not untouched
 
 
 @pytest.mark.parametrize("target", ["cpu", "gpu:h200"])
@@ -64,6 +78,7 @@ def test_where_no_prediction_was_held_against_a_clock_the_program_stays_as_it_is
     monkeypatch.setattr(cpu, "_threads", lambda: 64)
     if target != "cpu":
         compiler_of(target)
+        assert find_target(target).machine().sure_gain == float("inf")
     assert exla.jit(attention, memory_limit="8GiB", records="off", target=target).plan(*WANTED).untouched
 
 
@@ -131,3 +146,15 @@ def test_for_a_tpu_its_compiler_s_estimate_decides():
     cycles = [estimated_cycles(plan.compiled.as_text()) for plan in plans]
     assert not plans[1].untouched and "cycles estimated" in plans[1].instead
     assert cycles[1].is_whole and cycles[1].total < cycles[0].total
+
+
+def test_the_plain_program_is_timed_as_it_is_and_others_with_long_sums_in_blocks():
+    x = jnp.ones((64, 5000))
+    traced = exla.jit(lambda x: jnp.sum(x, axis=-1), memory_limit="1GiB", records="off").lower(x)._planned
+    attempt = driver._unrecorded(traced.traced, traced.target, traced.options)
+    option = CompileOption(name=cpu.YNN_OPTION, value="")
+    written = [
+        [e.primitive.name for e in jax.make_jaxpr(attempt.runnable(traced.traced.program, decisions).fn)(x).eqns]
+        for decisions in ((), (option,))
+    ]
+    assert written[0] == ["reduce_sum"] and len(written[1]) > 1
