@@ -104,7 +104,10 @@ def main() -> int:
         if arguments.names and instance.program not in arguments.names:
             continue
         asked = {"own": arguments.own, "megabytes": arguments.megabytes, "verify": arguments.verify}
-        row = isolate.call("benchmarks.roomy:examine", position=position, **asked)
+        try:
+            row = isolate.call("benchmarks.roomy:examine", position=position, **asked)
+        except isolate.ChildError as error:
+            row = {"message": str(error)}
         rows.append({"program": instance.program, **row})
         results.append(**rows[-1])
         print(f"{instance.program:34s} {row.get('planning_s', 0):6.2f} s  {_said(row)}", flush=True)
