@@ -55,5 +55,5 @@ TRANSCENDENTAL = named("""
 """)
 """Element-wise primitives that cost several times an addition; vectors divide and take roots as fast as they load."""
 
-SERIAL = named("sin cos tan pow rem cbrt atan2 asin acos atan lgamma digamma")
-"""Those of them that XLA:CPU computes in several branches, or calls a library for, an element at a time."""
+SERIAL = named("sin cos tan pow rem cbrt atan2 asin acos atan lgamma digamma random_bits threefry2x32")
+"""Element-wise primitives that XLA:CPU computes in several branches or rounds, or calls a library for."""

@@ -220,8 +220,10 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         packed = copied_bytes(program, eqn) * (machine.product_passes - 1)
         moved = _traffic_s(stored, machine) * (1 + packed / max(stored, 1))
         return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved
+    if name in SERIAL:
+        return made / machine.serials
     if name in TRANSCENDENTAL:
-        return made / (machine.serials if name in SERIAL else machine.transcendentals)
+        return made / machine.transcendentals
     if name in FUSIBLE:
         users = {program.eqns[i].primitive.name for v in eqn.outvars for i, _ in program.consumers.get(v, ())}
         stored = 0 if users and users <= FUSIBLE | REDUCERS else sum(value_bytes(v) for v in eqn.outvars)

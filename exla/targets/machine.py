@@ -46,7 +46,7 @@ class Machine:
       chained: elements of a reduction along more than `longest_fused_reduction` indices.
       blocked: the same where exla writes it in blocks.
       transcendentals: exp, log and their kin.
-      serials: sines, powers and what else is no polynomial (on two cores 1.2e8 to 4.8e8, sines 2.4e8).
+      serials: sines, powers and what else is no polynomial, and random bits (on two cores 1.2e8 to 4.8e8, sines 2.4e8).
       compares: element moves of a sort.
       scatters: elements of indices and updates that a scatter writes.
       selects: elements that a top-k looks at.
