@@ -30,6 +30,9 @@ BEAM = 3
 FINALISTS = 3
 ANY = 1 << 62
 FEW_TRIPS = 64
+SLOW = 2
+"""Times the predicted time of what is split, beyond which one more split is tried though something is within the goal:
+what takes so long computes the same for several chunks, and in two loops may not have to."""
 MOST_LINES = 4
 """Lines through two points of a peak over chunk sizes, each through a nearer point, till one holds up to the goal."""
 CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
@@ -50,6 +53,8 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
       where nothing can be split.
     """
     beam, failed = [start, *space.moved(start, goal)], []
+    done: list[Candidate] = []
+    is_last = False
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for _ in range(most_splits):
         steps = [(p, by_bytes) for parent in beam for p, by_bytes in _expand(space, parent, goal) if space.is_steady(p)]
@@ -57,14 +62,17 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
         apart += [p for parent in least for p, _ in _expand(space, parent, goal) if space.is_steady(p)]
         grown = [p for p, by_bytes in steps if not by_bytes]
         finished = [both for p in (*grown, *apart) if space.is_met(p, goal) for both in space.both(p, goal)]
-        if finished:
-            return _distinct(sorted(finished, key=speed))
+        done += finished
+        if done and (is_last or min(c.seconds for c in done) <= SLOW * start.seconds):
+            return _distinct(sorted(done, key=speed))
+        is_last = bool(done)
         failed += [*grown, *apart]
+        grown, apart = ([p for p in found if not space.is_met(p, goal)] for found in (grown, apart))
         smallest, least = (sorted(found, key=lambda p: (p.peak.bytes, p.seconds)) for found in (grown, apart))
         beam, least = _and_one(smallest, BEAM, _computes_again, _has_sunk), least[:1]
         if not beam and not least:
             break
-    return _distinct(sorted(failed, key=lambda p: p.peak.bytes))
+    return _distinct(sorted(done, key=speed) if done else sorted(failed, key=lambda p: p.peak.bytes))
 
 
 def _distinct(found: Sequence[Candidate]) -> list[Candidate]:

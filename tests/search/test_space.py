@@ -15,7 +15,7 @@ from exla.ir.emit import emit
 from exla.passes.decisions import Split
 from exla.passes.split.chunks import grid
 from exla.passes.unless import EXPANSIONS
-from exla.search import driver
+from exla.search import beam, driver
 from exla.search.space import Goal, Space
 from exla.targets.base import TARGETS
 from exla.targets.machine import Machine
@@ -144,6 +144,40 @@ def test_the_beam_makes_no_more_splits_one_after_another_than_it_is_told():
     few = made.ranked(made.root, most_splits=1)
     assert {len(c.splits) for c in few} == {1} and not any(map(made.is_met, few))
     assert made.is_met(made.ranked(made.root)[0])
+
+
+def test_one_more_split_is_tried_where_what_is_within_the_goal_computes_the_same_many_times(monkeypatch):
+    """Each of the four rolls would need random bits of its own where both halves of a turn are one loop."""
+
+    def sweeps(key, spins):
+        colours = jnp.indices(spins.shape).sum(0) % 2
+
+        def sweep(spins, key):
+            for colour in (0, 1):
+                up, down, left, right = (jnp.roll(spins, by, axis) for axis in (0, 1) for by in (1, -1))
+                around = up + down + left + right
+                key, turn = jax.random.split(key)
+                odds = jnp.exp(-0.8 * (spins * around).astype(jnp.float32))
+                flips = (jax.random.uniform(turn, spins.shape, jnp.float32) < odds) & (colours == colour)
+                spins = jnp.where(flips, -spins, spins)
+            return spins, spins.sum()
+
+        return jax.lax.scan(sweep, spins, jax.random.split(key, 6))
+
+    spins = np.where(np.random.default_rng(0).random((600, 601)) < 0.5, 1, -1).astype(np.int8)
+    firsts = []
+    for slow in (np.inf, beam.SLOW):
+        monkeypatch.setattr(beam, "SLOW", slow)
+        found = exla.jit(sweeps, memory_limit=5_410_320, records="off").lower(jax.random.key(0), spins)._planned
+        made = driver.space_of(found.traced, found.target, found.options)
+        first = made.ranked(made.root)[0]
+        assert made.is_met(first)
+        firsts.append(first)
+    assert len(firsts[0].splits) == 1 and firsts[0].seconds > 2 * made.root.seconds
+    assert len(firsts[1].splits) > 1 and firsts[1].seconds < 0.7 * firsts[0].seconds
+    got = jax.jit(emit(firsts[1].program, EXPANSIONS))(*firsts[1].program.consts, jax.random.key(0), spins)
+    for one, other in zip(got, jax.jit(sweeps)(jax.random.key(0), spins), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_the_beam_comes_to_an_end_and_the_refusal_says_so(monkeypatch):
