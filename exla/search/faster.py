@@ -72,6 +72,9 @@ def _faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) ->
     if space.root.seconds < LEAST_S:
         return plain
     candidate = fastest(space, space.root.seconds / least_gain)
+    if candidate is not None and attempt.wrong.has(candidate.decisions):
+        candidate = None
+    attempt.declined, attempt.sources = space.declined, space.sources
     other = None if candidate is None else attempt.candidate(candidate)
     kept = plain
     if candidate is not None and other is not None:

@@ -9,6 +9,7 @@ import exla
 from exla.passes.decisions import CompileOption, Reorder
 from exla.report.plan import explain_text
 from exla.search import driver, faster, weigh
+from exla.search.barred import Wrong
 from exla.search.driver import space_of
 from exla.targets import cpu
 from exla.targets.base import find_target
@@ -100,6 +101,24 @@ def test_where_a_run_is_allowed_the_clock_decides(share, untouched, monkeypatch)
     assert plan.untouched is untouched and len(plan.tried) >= 2
     assert ("0.50 against 1.00" in plan.instead) is not untouched
     assert exla.jit(attention, memory_limit="1GiB", verify="run").plan(q, k, v).untouched is untouched
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_what_was_found_wrong_is_not_used(monkeypatch):
+    used = exla.jit(attention, memory_limit="8GiB", records="off").plan(*WANTED)
+    assert not used.untouched
+    monkeypatch.setattr(Wrong, "has", lambda self, decisions: bool(decisions))
+    assert exla.jit(attention, memory_limit="8GiB", records="off").plan(*WANTED).untouched
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_rewrite_that_is_used_for_its_speed_names_the_line_that_it_is_of():
+    def smooth(x, y):
+        return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)).sum(1)
+
+    points = [jax.ShapeDtypeStruct((1500, 32), jnp.float32)] * 2
+    plan = exla.jit(smooth, memory_limit="16GiB", records="off").plan(*points)
+    assert plan.instead and "squared_distance" in plan.words[0] and "test_faster.py" in plan.words[0]
 
 
 @pytest.mark.usefixtures("two_cores")
