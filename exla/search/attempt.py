@@ -326,7 +326,7 @@ class Attempt:
                 compiled_bytes=choice.compiled_bytes.total,
                 measured_bytes=choice.measured_bytes,
                 is_default=choice.untouched,
-                extra={"chosen": True},
+                extra={"chosen": True, "instead": choice.instead},
             )
 
     def records(self) -> Sequence[Record]:
@@ -396,9 +396,11 @@ class Attempt:
         counted = [r for r in mine if not r.is_default or r.extra.get("chosen") is True]
         for record in (*winners, *counted):
             try:
-                return self.again([from_json(d) for d in record.decisions], "record")
+                choice = self.again([from_json(d) for d in record.decisions], "record")
             except (ReplayMiss, ValueError):
                 continue
+            why = record.extra.get("instead")
+            return choice if choice is None or not isinstance(why, str) else replace(choice, instead=why)
         return None
 
     def again(self, decisions: Sequence[Decision], source: str) -> Choice | None:

@@ -3,7 +3,7 @@
     decide(call, target, options) -> Choice
 
 Candidate 0 is the program as `jax.jit` compiles it. If its bytes are within the limit it is used untouched, unless
-something else is sure to be faster (`exla.search.faster`).
+something else is predicted to be far faster (`exla.search.faster`).
 Otherwise the strategy names candidates of the space, the target compiles them, and those over the limit are
 dropped, and the goal is tightened by what the compiler's figure was over it. A record of an earlier search is
 replayed first. Nothing left: `MemoryLimitError`, before anything has run.

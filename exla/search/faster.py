@@ -1,4 +1,4 @@
-"""What is used instead of a program that obeys as it is: what is sure to be faster, or is found to be.
+"""What is used instead of a program that obeys as it is: what is predicted to be far faster, or is found to be faster.
 
 Wasteful algebra and big intermediates cost time as well as memory. A plain program that is predicted to run for long is
 held against what the beam makes of it, and of its rewrites, under a limit that leaves room for a part of its
@@ -32,6 +32,9 @@ LEAST_S = 0.01
 """Predicted time of a plain program below which planning is not worth the call: it takes a tenth of a second."""
 WORTH_WEIGHING = 1.25
 """Predicted gain from which on it is worth the time to compile another program and to weigh it."""
+STORED = 0.25
+"""Share of the plain program's projected temporaries that its compiler counts at least, if the time to store them is to
+be believed: where libraries reduce what is never stored, as for a variance, chunks gain nothing."""
 LEFT = 0.5
 """Share of the plain program's temporaries that is left to what is to be faster."""
 MOST_EQUATIONS = 250
@@ -69,16 +72,20 @@ def _faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) ->
     if least_gain == math.inf or len(attempt.call.program.eqns) > MOST_EQUATIONS:
         return plain
     space = replace(make_space(), reorders=False, most_tried=MOST_TRIED)
-    if space.root.seconds < LEAST_S:
+    is_stored = plain.compiled_bytes.temporaries >= STORED * space.root.peak.temporary_bytes
+    plain_s = space.root.seconds
+    if not (weighs or is_stored):
+        plain_s = predict_s(space.root.program, _at_best(space.machine))
+    if plain_s < LEAST_S:
         return plain
-    candidate = fastest(space, space.root.seconds / least_gain)
+    candidate = fastest(space, plain_s / least_gain)
     if candidate is not None and attempt.wrong.has(candidate.decisions):
         candidate = None
     attempt.declined, attempt.sources = space.declined, space.sources
     other = None if candidate is None else attempt.candidate(candidate)
     kept = plain
     if candidate is not None and other is not None:
-        share = candidate.seconds / space.root.seconds
+        share = candidate.seconds / plain_s
         found = by_time(attempt, (plain, other)) if weighs else (other, f"predicted to take {share:.2f} of its time")
         kept = plain if found is None or found[0] is plain else replace(other, instead=found[1])
     attempt.chosen(kept)
