@@ -34,8 +34,8 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 SURE_GAIN = 2.0
 """As `Machine.sure_gain`, on two cores. Of 566 instances of the six campaigns on an EPYC and a Xeon
 (`benchmarks/campaigns`) 51 have a candidate that is predicted to be so much faster than the plain program, as far as
-that is believed (`exla.search.faster`), and none of them was slower. Each core more may help the plain program and not a chunk loop: where there are more, as many times as
-fast is asked for."""
+that is believed (`exla.search.faster`), and none of them was slower. Each core more may help the plain program and not
+a chunk loop: where there are more, as many times as fast is asked for."""
 YNN_OPTION = "xla_cpu_experimental_ynn_fusion_type"
 NO_YNN = {YNN_OPTION: ""}
 MANY_PRODUCTS = 0.1
