@@ -13,7 +13,6 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,6 +23,8 @@ from benchmarks import isolate, record
 from benchmarks.timing import alternate, seconds_of
 from exla.datasets.profiling.campaign import Campaign
 from exla.datasets.profiling.prepare import prepare
+from exla.search.values import difference
+from tests.zoo.test_zoo import in_float64
 
 LIMIT = "12GiB"
 SECONDS = 4.0
@@ -46,11 +47,10 @@ def examine(position: int, own: list[str], megabytes: float, verify: str) -> dic
     if plan.untouched or not plan.instead:
         return row
     plain = jax.jit(function)
-    with jax.enable_x64(True):
-        wide = jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, found.arguments)
-        wanted = jax.tree.leaves(jax.jit(function)(*wide))
-    errors = {name: _error(run(*arguments), wanted) for name, run in (("exla", planned), ("jax", plain))}
-    del wanted
+    results = {name: jax.tree.map(np.asarray, run(*arguments)) for name, run in (("exla", planned), ("jax", plain))}
+    wanted = in_float64(found, found.arguments)
+    errors = {name: _error(got, wanted) for name, got in results.items()}
+    del wanted, results
     once = sum(seconds_of(lambda run=run: run(*arguments)) for run in (planned, plain))
     rounds = min(max(int(SECONDS / once), 5), 41)
     seconds = alternate({"exla": lambda: planned(*arguments), "jax": lambda: plain(*arguments)}, rounds)
@@ -62,25 +62,15 @@ def _campaign(own: list[str], megabytes: float) -> Campaign:
     return Campaign(target="cpu", own=tuple(own), megabytes=(megabytes,), shares=(4.0,))
 
 
-def _error(results: Any, wanted: Sequence[Any]) -> float:
+def _error(got: Any, wanted: Any) -> float:
     """The largest error of a program's results; of integers, the part that is wrong."""
-    return max((_apart(a, b) for a, b in zip(jax.tree.leaves(results), wanted, strict=True)), default=0.0)
-
-
-def _apart(got: Any, want: Any) -> float:
-    got, want = np.asarray(got), np.asarray(want)
-    if not np.issubdtype(want.dtype, np.inexact):
-        return float(np.mean(got != want)) if want.size else 0.0
-    finite = np.isfinite(want)
-    if not np.array_equal(np.isfinite(got), finite):
-        return float("inf")
-    scale = np.max(np.abs(want[finite]), initial=0.0)
-    return float(np.max(np.abs(got[finite] - want[finite]), initial=0.0) / (scale or 1.0))
+    values, wide = jax.tree.leaves(got), jax.tree.leaves(wanted)
+    return max(difference([w.astype(g.dtype) for g, w in zip(values, wide, strict=True)], values))
 
 
 def _said(row: dict[str, Any]) -> str:
     if "share" not in row:
-        return row.get("message", "as it is")
+        return row.get("message", "as it is" if row.get("untouched") else "does not obey as it is")
     errors = " and ".join(f"{error:.1e}" for error in row["error"].values())
     return f"{row['share']:.2f} of the time, errors {errors}: {row['why']}"
 

@@ -54,20 +54,19 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     """
     beam, failed = [start, *space.moved(start, goal)], []
     done: list[Candidate] = []
-    is_last = False
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for _ in range(most_splits):
+        is_last = bool(done)
         steps = [(p, by_bytes) for parent in beam for p, by_bytes in _expand(space, parent, goal) if space.is_steady(p)]
         apart = [p for p, by_bytes in steps if by_bytes]
         apart += [p for parent in least for p, _ in _expand(space, parent, goal) if space.is_steady(p)]
         grown = [p for p, by_bytes in steps if not by_bytes]
-        finished = [both for p in (*grown, *apart) if space.is_met(p, goal) for both in space.both(p, goal)]
-        done += finished
+        met = {id(p): p for p in (*grown, *apart) if space.is_met(p, goal)}
+        done += [both for p in met.values() for both in space.both(p, goal)]
         if done and (is_last or min(c.seconds for c in done) <= SLOW * start.seconds):
-            return _distinct(sorted(done, key=speed))
-        is_last = bool(done)
+            break
+        grown, apart = ([p for p in found if id(p) not in met] for found in (grown, apart))
         failed += [*grown, *apart]
-        grown, apart = ([p for p in found if not space.is_met(p, goal)] for found in (grown, apart))
         smallest, least = (sorted(found, key=lambda p: (p.peak.bytes, p.seconds)) for found in (grown, apart))
         beam, least = _and_one(smallest, BEAM, _computes_again, _has_sunk), least[:1]
         if not beam and not least:

@@ -67,29 +67,36 @@ def faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) -> 
 
 
 def _faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) -> Choice:
-    weighs = can_weigh(attempt, plain)
-    least_gain = WORTH_WEIGHING if weighs else attempt.machine.sure_gain
-    if least_gain == math.inf or len(attempt.call.program.eqns) > MOST_EQUATIONS:
+    if len(attempt.call.program.eqns) > MOST_EQUATIONS:
         return plain
     space = replace(make_space(), reorders=False, most_tried=MOST_TRIED)
-    is_stored = plain.compiled_bytes.temporaries >= STORED * space.root.peak.temporary_bytes
-    plain_s = space.root.seconds
-    if not (weighs or is_stored):
-        plain_s = predict_s(space.root.program, _at_best(space.machine))
-    if plain_s < LEAST_S:
+    root = space.root
+    if root.seconds < LEAST_S:
+        return plain
+    weighs = can_weigh(attempt, plain)
+    least_gain = WORTH_WEIGHING if weighs else space.machine.sure_gain
+    is_stored = plain.compiled_bytes.temporaries >= STORED * root.peak.temporary_bytes
+    plain_s = root.seconds if weighs or is_stored else predict_s(root.program, _at_best(space.machine))
+    if least_gain == math.inf or plain_s < LEAST_S:
         return plain
     candidate = fastest(space, plain_s / least_gain)
-    if candidate is not None and attempt.wrong.has(candidate.decisions):
-        candidate = None
     attempt.declined, attempt.sources = space.declined, space.sources
-    other = None if candidate is None else attempt.candidate(candidate)
     kept = plain
-    if candidate is not None and other is not None:
-        share = candidate.seconds / plain_s
-        found = by_time(attempt, (plain, other)) if weighs else (other, f"predicted to take {share:.2f} of its time")
-        kept = plain if found is None or found[0] is plain else replace(other, instead=found[1])
+    if candidate is not None and not attempt.wrong.has(candidate.decisions):
+        why = "" if weighs else f"predicted to take {candidate.seconds / plain_s:.2f} of its time"
+        kept = _kept(attempt, plain, attempt.candidate(candidate), why)
     attempt.chosen(kept)
     return replace(kept, tried=tuple(attempt.tried))
+
+
+def _kept(attempt: Attempt, plain: Choice, other: Choice | None, why: str) -> Choice:
+    """What is kept of the plain program and another, if that obeys; "" = how long they run says why."""
+    if other is None:
+        return plain
+    if why:
+        return replace(other, instead=why)
+    kept, settled = by_time(attempt, (plain, other)) or (plain, "")
+    return plain if kept is plain else replace(other, instead=settled)
 
 
 def fastest(space: Space, most_s: float) -> Candidate | None:
