@@ -48,7 +48,7 @@ def examine(position: int, own: list[str], megabytes: float, verify: str) -> dic
         return row
     plain = jax.jit(function)
     results = {name: jax.tree.map(np.asarray, run(*arguments)) for name, run in (("exla", planned), ("jax", plain))}
-    wanted = in_float64(found, found.arguments)
+    wanted = in_float64(found.function, found.arguments)
     errors = {name: _error(got, wanted) for name, got in results.items()}
     del wanted, results
     once = sum(seconds_of(lambda run=run: run(*arguments)) for run in (planned, plain))

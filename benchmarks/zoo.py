@@ -78,7 +78,7 @@ def examine(name: str, caps: Sequence[int], ceiling_bytes: int) -> Iterator[Row]
 
 def _fitting(program: ZooProgram, caps: Sequence[int]) -> Iterator[Row]:
     arrays = program.arguments(program.fitting)
-    want = in_float64(program, arrays)
+    want = in_float64(program.function, arrays)
     arguments = jax.block_until_ready(jax.device_put(arrays))
     fixed = fixed_bytes(program, arguments)
     compiled = jax.jit(program.function).lower(*arguments).compile()

@@ -88,6 +88,19 @@ def batched_lookup(x, i):
     return jax.vmap(lambda row, k: row[k])(x, i)
 
 
+def narrowly_looked_up(x, i):
+    """By indices of a type that cannot count to the last row."""
+    rows = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+    return lax.gather(x, i.astype(np.uint8)[:, None], rows, (1, x.shape[1]), mode="fill")
+
+
+def narrowly_added(x, i, u):
+    rows = lax.ScatterDimensionNumbers(
+        update_window_dims=(1,), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+    )
+    return lax.scatter_add(x, i.astype(np.uint8)[:, None], u, rows, mode="clip")
+
+
 def pooled(x):
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 1), (1, 2, 1), "VALID")
 
@@ -222,19 +235,33 @@ EXAMPLES = {
         (lambda x, i: x[:, i], (array(6, 10), index)),
         (lambda x, i: jnp.take_along_axis(x, i, axis=1), (array(6, 10), np.full((6, 2), 3))),
         (lambda x, i: x.at[i].get(mode="fill", fill_value=7.0), (array(5, 3), index)),
+        (lambda x, i: x.at[i].get(mode="clip"), (array(5, 3), index)),
+        (lambda x, i: x.at[i].get(mode="promise_in_bounds"), (-0.0 * array(10, 3), index)),
+        (lambda x, i, j: x.at[i, j].get(mode="fill"), (array(5, 9), index, index[::-1] - 1)),
+        (lambda x, i, j: x[i, 1, j], (array(10, 4, 7), index.astype(np.uint8), index[::-1] % 7)),
+        (narrowly_looked_up, (array(259, 3), index)),
     ],
     **{
         name: [
             (lambda x, i, u, f=f: f(x, i, u), (array(10, 3), index, array(7, 3))),
             (lambda x, i, u, f=f: jax.vmap(f)(x, i, u), (array(7, 10), index, array(7))),
+            *(
+                (lambda x, i, u, f=f, mode=mode: f(x, i, u, mode=mode), (array(5, 3), index - 1, array(7, 3)))
+                for mode in ("drop", "clip")
+            ),
+            (
+                lambda x, i, j, u, f=f: f(x, (i, j), u, mode="clip"),
+                (array(5, 9), index, (index[::-1] - 1).astype(np.int8), array(7)),
+            ),
+            *([(narrowly_added, (array(259, 3), index, array(7, 3)))] if name == "scatter-add" else []),
         ]
         for name, f in {
-            "scatter": lambda x, i, u: x.at[i].set(u, unique_indices=False),
-            "scatter-add": lambda x, i, u: x.at[i].add(u),
-            "scatter-sub": lambda x, i, u: x.at[i].subtract(u),
-            "scatter-mul": lambda x, i, u: x.at[i].mul(u),
-            "scatter-min": lambda x, i, u: x.at[i].min(u),
-            "scatter-max": lambda x, i, u: x.at[i].max(u),
+            "scatter": lambda x, i, u, **how: x.at[i].set(u, **how),
+            "scatter-add": lambda x, i, u, **how: x.at[i].add(u, **how),
+            "scatter-sub": lambda x, i, u, **how: x.at[i].subtract(u, **how),
+            "scatter-mul": lambda x, i, u, **how: x.at[i].mul(u, **how),
+            "scatter-min": lambda x, i, u, **how: x.at[i].min(u, **how),
+            "scatter-max": lambda x, i, u, **how: x.at[i].max(u, **how),
         }.items()
     },
     "cholesky": spd_examples(lax.linalg.cholesky),
@@ -459,9 +486,10 @@ CUTTABLE = {
     ("cumsum", 0): {"a0", "a1", "a2"},
     ("sort", 0): {"a0"},
     ("top_k", 0): {"a0", "a1"},
-    ("gather", 0): {"b0", "w1"},
-    ("scatter-add", 0): {"w1", "u0"},
-    ("scatter-add", 1): {"b0"},
+    ("gather", 0): {"b0", "w1", "s0"},
+    ("gather", 1): {"b0", "s1"},
+    ("scatter-add", 0): {"w1", "u0", "s0"},
+    ("scatter-add", 1): {"b0", "s1"},
     ("cholesky", 0): {"b0"},
     ("triangular_solve", 0): {"b0", "c"},
     ("triangular_solve", 1): {"c"},

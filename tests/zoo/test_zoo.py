@@ -44,12 +44,12 @@ def fixed_bytes(program, arguments):
     return size(arguments) + size(jax.eval_shape(program.function, *arguments))
 
 
-def in_float64(program, arguments):
+def in_float64(function, arguments):
     """What the plain function gives in float64."""
     jax.config.update("jax_enable_x64", True)
     try:
         wide = jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, arguments)
-        return jax.tree.map(np.asarray, jax.jit(program.function)(*wide))
+        return jax.tree.map(np.asarray, jax.jit(function)(*wide))
     finally:
         jax.config.update("jax_enable_x64", False)
 
@@ -88,7 +88,7 @@ def test_values_under_a_tiny_cap(name):
         assert name not in MUST_RUN
         return
     assert f.plan(*arguments).compiled_bytes <= cap
-    check(name, got, in_float64(program, arguments), program.tolerance)
+    check(name, got, in_float64(program.function, arguments), program.tolerance)
 
 
 @pytest.mark.parametrize("name", NEEDS_NOTHING)

@@ -177,6 +177,15 @@ COMBINERS.register("argmax")(Combiner(merge=_merge_arg(lax.gt), finish=_index_on
 COMBINERS.register("argmin")(Combiner(merge=_merge_arg(lax.lt), finish=_index_only))
 
 
+def _pick(context: EquationContext, state: State, partial: State) -> State:
+    """Values, and which of them a chunk has: of those that it has not, the state's."""
+    (value, known), (new_value, new) = state, partial
+    return [jnp.where(new, new_value, value), lax.bitwise_or(known, new)]
+
+
+COMBINERS.register("pick")(Combiner(merge=_pick, identity=full(0), finish=lambda context, state: state[:1]))
+
+
 def _merge_top_k(context: EquationContext, state: State, partial: State) -> State:
     """Select k of the k so far and the chunk's k; the state comes first, so ties keep the lower index."""
     axis = _top_k_axis(context)

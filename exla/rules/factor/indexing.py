@@ -1,15 +1,23 @@
-"""Gather and scatter: window axes taken entirely and batch axes are factors, indexed axes are whole.
+"""Gather and scatter: window axes taken entirely, batch axes and axes that are indexed one by one are factors.
 
 A gather with `indices` of shape (batch…, depth) makes one window per batch index. Cutting a batch axis needs the
-operand whole; cutting a window axis needs the indices whole. A scatter's updates and operand are cut along window
-axes together; its indexed axes are whole, because any update may land anywhere. Its updates themselves are a carried
-factor: a chunk of them is written into what the chunks before it left, in the order of the whole scatter.
+operand whole; cutting a window axis needs the indices whole. So does cutting an axis that an index takes one of: every
+chunk looks for all indices, and what it has of them is picked from it.
+
+A scatter's updates and operand are cut along window axes together. Cut along an axis that an index takes one of, every
+chunk takes the updates that land in it and drops the others, in the order of the whole scatter. The updates themselves
+are a carried factor: a chunk of them is written into what the chunks before it left. An axis on which windows of more
+than one index begin anywhere stays whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from exla.ir.factors import FACTOR_RULES, Carried, Chunk, EquationContext, FactorRule, tokens
 from exla.ir.primitives import SCATTERS
@@ -18,14 +26,58 @@ from exla.ir.primitives import SCATTERS
 def _replay_gather(chunk: Chunk, operand: Any, indices: Any) -> Sequence[Any]:
     place = chunk.factors.operands[chunk.factor][0]
     sizes = list(chunk.context.params["slice_sizes"])
+    if chunk.factor in chunk.factors.rule.reduced:
+        return _look(chunk, operand, indices)
     if place is not None and place.axis not in chunk.context.params["dimension_numbers"].operand_batching_dims:
         sizes[place.axis] = operand.shape[place.axis]
     return chunk.bind(operand, indices, slice_sizes=tuple(sizes))
 
 
+def _look(chunk: Chunk, operand: Any, indices: Any) -> list[Any]:
+    """What a chunk has of an axis that an index takes one of: the windows, zero where they are not its own, and which.
+
+    What lies on the axis nowhere is filled by the first chunk.
+    """
+    params, place = chunk.context.params, chunk.factors.operands[chunk.factor][0]
+    assert place is not None
+    numbers, axis = params["dimension_numbers"], place.axis
+    extent = chunk.context.operands[0].shape[axis]
+    component = numbers.start_index_map.index(axis)
+    indices = _signed(indices)
+    wanted = indices[..., component]
+    if params["mode"] is not lax.GatherScatterMode.FILL_OR_DROP:
+        wanted = _clamp(wanted, extent - 1)
+    nowhere = (wanted < 0) | (wanted >= extent)
+    here = wanted - chunk.offset.astype(wanted.dtype)
+    mine = ((here >= 0) & (here < chunk.size)) | (nowhere & (chunk.offset == 0))
+    shifted = lax.select(nowhere, lax.full_like(here, -1), _clamp(here, chunk.size - 1))
+    others = [indices[..., k] for k in range(indices.shape[-1])]
+    others[component] = shifted
+    (found,) = chunk.bind(operand, lax.concatenate([k[..., None] for k in others], indices.ndim - 1))
+    batch = [k for k in range(found.ndim) if k not in numbers.offset_dims]
+    mine = lax.broadcast_in_dim(mine, found.shape, batch)
+    return [lax.select(mine, found, lax.full_like(found, 0)), mine]
+
+
+def _clamp(indices: Any, last: Any) -> Any:
+    return lax.clamp(np.zeros((), indices.dtype), indices, np.array(last, indices.dtype))
+
+
+def _signed(indices: Any) -> Any:
+    """Indices from which an offset can be subtracted.
+
+    XLA needs them too: by an index of 8 bits it scatters one update, as a chunk of one has it, into the wrong row of
+    more than 256.
+    """
+    signed = jnp.dtype(np.int64 if indices.dtype.itemsize > 4 else np.int32)
+    if jnp.issubdtype(indices.dtype, jnp.unsignedinteger) and indices.dtype.itemsize == signed.itemsize:
+        indices = jnp.minimum(indices, np.array(jnp.iinfo(signed).max, indices.dtype))
+    return lax.convert_element_type(indices, signed)
+
+
 @FACTOR_RULES.register("gather")
 def gather(context: EquationContext) -> FactorRule:
-    """`_ w1, b0 _ -> b0 w1`, batching axes shared by all three."""
+    """`_ w1, b0 _ -> b0 w1`, batching axes shared by all three; an axis that an index takes one of is reduced."""
     operand, indices = context.operands
     rank = len(context.results[0].shape)
     numbers = context.params["dimension_numbers"]
@@ -43,15 +95,25 @@ def gather(context: EquationContext) -> FactorRule:
         entire = context.params["slice_sizes"][axis] == operand.shape[axis]
         if entire and axis not in numbers.start_index_map:
             left[axis] = result[place] = f"w{axis}"
+    searched = _taken_one_by_one(context, numbers.start_index_map, context.params["slice_sizes"])
+    for axis in searched:
+        left[axis] = f"s{axis}"
     return FactorRule(
         equation=f"{tokens(left)}, {tokens(index)} -> {tokens(result)}",
+        reduced={f"s{axis}": "pick" for axis in searched},
         replay=_replay_gather,
         whole="gather looks anywhere along the axis",
     )
 
 
+def _taken_one_by_one(context: EquationContext, indexed: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    """The indexed axes of an operand along which a window has one index, given the lengths of windows by axis."""
+    known = lax.GatherScatterMode.FILL_OR_DROP, lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    return [axis for axis in indexed if lengths[axis] == 1] if context.params["mode"] in known else []
+
+
 def _write(chunk: Chunk, state: list[Any], _: Any, indices: Any, updates: Any) -> tuple[list[Any], list[Any]]:
-    return [], chunk.bind(*state, indices, updates)
+    return [], chunk.bind(*state, _signed(indices), updates)
 
 
 _INTO_OPERAND = Carried(
@@ -59,9 +121,43 @@ _INTO_OPERAND = Carried(
 )
 
 
+def _replay_scatter(chunk: Chunk, operand: Any, indices: Any, updates: Any) -> Sequence[Any]:
+    """On a chunk of an axis that an index takes one of, what lands elsewhere is dropped."""
+    params, place = chunk.context.params, chunk.factors.operands[chunk.factor][0]
+    numbers = params["dimension_numbers"]
+    indices = _signed(indices)
+    if place is None or place.axis not in numbers.scatter_dims_to_operand_dims:
+        return chunk.bind(operand, indices, updates)
+    if params["mode"] is lax.GatherScatterMode.CLIP:
+        extents, lengths = chunk.context.operands[0].shape, _window_lengths(chunk.context)
+        last = [extents[axis] - lengths[axis] for axis in numbers.scatter_dims_to_operand_dims]
+        indices = jnp.clip(indices, 0, np.array(last, indices.dtype))
+    component = numbers.scatter_dims_to_operand_dims.index(place.axis)
+    is_component = (np.arange(indices.shape[-1]) == component).astype(indices.dtype)
+    here = indices - is_component * chunk.offset.astype(indices.dtype)
+    return chunk.bind(operand, here, updates, mode=lax.GatherScatterMode.FILL_OR_DROP)
+
+
+def _window_lengths(context: EquationContext) -> list[int]:
+    """How long a scatter's windows are along each axis of what it writes into."""
+    operand, _, updates = context.operands
+    numbers = context.params["dimension_numbers"]
+    lengths = [1] * len(operand.shape)
+    for axis, place in zip(_window_axes(context), numbers.update_window_dims, strict=True):
+        lengths[axis] = updates.shape[place]
+    return lengths
+
+
+def _window_axes(context: EquationContext) -> list[int]:
+    """The axes of what a scatter writes into that its windows have."""
+    numbers = context.params["dimension_numbers"]
+    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    return [axis for axis in range(len(context.operands[0].shape)) if axis not in gone]
+
+
 @FACTOR_RULES.register(*SCATTERS)
 def scatter(context: EquationContext) -> FactorRule:
-    """`_ w1, u0 _, u0 w1 -> _ w1` with u0 carried, batching axes shared by all."""
+    """`s0 w1, u0 _, u0 w1 -> s0 w1` with u0 carried, batching axes shared by all."""
     if len(context.operands) != 3:
         whole = ", ".join(tokens([None] * len(v.shape)) for v in context.operands)
         right = ", ".join(tokens([None] * len(v.shape)) for v in context.results)
@@ -76,14 +172,15 @@ def scatter(context: EquationContext) -> FactorRule:
         index[k] = update[axis] = f"u{k}"
     for axis, k in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
         left[axis] = index[k] = update[batch[k]] = f"b{k}"
-    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    windows = [axis for axis in range(len(operand.shape)) if axis not in gone]
-    for axis, place in zip(windows, numbers.update_window_dims, strict=True):
-        entire = updates.shape[place] == operand.shape[axis]
-        if entire and axis not in numbers.scatter_dims_to_operand_dims:
+    lengths = _window_lengths(context)
+    for axis, place in zip(_window_axes(context), numbers.update_window_dims, strict=True):
+        if lengths[axis] == operand.shape[axis] and axis not in numbers.scatter_dims_to_operand_dims:
             left[axis] = update[place] = f"w{axis}"
+    for axis in _taken_one_by_one(context, numbers.scatter_dims_to_operand_dims, lengths):
+        left[axis] = f"s{axis}"
     return FactorRule(
         equation=f"{tokens(left)}, {tokens(index)}, {tokens(update)} -> {tokens(left)}",
         carried={name: _INTO_OPERAND for name in index if name is not None and name[0] == "u"},
+        replay=_replay_scatter,
         whole="scatter writes anywhere along the axis",
     )
