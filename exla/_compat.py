@@ -1016,6 +1016,11 @@ def key_like(aval: Any) -> Any:
     return jax.numpy.broadcast_to(jax.random.key(0, impl=aval.dtype._impl.name), aval.shape)
 
 
+def zeros(aval: Any) -> Any:
+    """An array of zeros, or of random keys that are all the same."""
+    return key_like(aval) if is_extended(aval.dtype) else jax.numpy.zeros(aval.shape, aval.dtype)
+
+
 def is_partitionable(key_dtype: Any) -> bool:
     """Whether keys of this type draw each element from its position alone."""
     return str(key_dtype) == "key<fry>" and bool(jax.config.jax_threefry_partitionable)

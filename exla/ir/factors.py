@@ -143,6 +143,19 @@ def replay_unchanged(chunk: Chunk, *operands: Any) -> Sequence[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Adds:
+    """What an equation adds up over a factor, where parts of the factor give parts of the sums.
+
+    Attributes:
+      results: positions of the results that are sums.
+      inits: positions of the operands that are added to them, so that only one of the parts may have more than zeros.
+    """
+
+    results: frozenset[int]
+    inits: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Carried:
     """How a factor is run through in order, a state handed on from chunk to chunk.
 
@@ -152,16 +165,24 @@ class Carried:
         named by `into`.
       finish: (context, last state) -> the results that the factor does not reach.
       into: positions of the operands that make the first state and are not read after that.
-      reverse: whether it runs from the last index to the first.
+      reverse: whether it runs from the last index to the first; None where it may run either way.
       exact: whether the values are bit for bit those of the equation that is not cut.
+      adds: what it adds up, where the rule's `replay` gives the parts.
+      many: how it is run through in many chunks, from the same operands, where that is another way.
     """
 
     start: Callable[..., list[Any]]
     step: Callable[..., tuple[list[Any], list[Any]]]
     finish: Callable[[EquationContext, list[Any]], list[Any]] = lambda context, state: []
     into: tuple[int, ...] = ()
-    reverse: bool = False
+    reverse: bool | None = False
     exact: bool = True
+    adds: Adds | None = None
+    many: Carried | None = None
+
+    def runs(self, reverse: bool) -> bool:
+        """Whether it goes on from chunk to chunk in a loop that runs in a direction."""
+        return self.reverse in (None, reverse)
 
 
 @dataclass(frozen=True, kw_only=True)

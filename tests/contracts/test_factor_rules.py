@@ -41,7 +41,7 @@ def running_total(x, y):
         total, count = state
         a, b = row
         total = total * 0.9 + a * b[0]
-        return (total, count + 1), (total, jnp.sum(total) * b[1])
+        return (total, count + 1), (total, jnp.max(total) * b[1])
 
     return lax.scan(step, (x[0] * 0, 0), (x, y))
 
@@ -101,6 +101,57 @@ def narrowly_added(x, i, u):
     return lax.scatter_add(x, i.astype(np.uint8)[:, None], u, rows, mode="clip")
 
 
+def tallied(x, w):
+    """Sums over the rows of what is carried, of whole numbers: no order of adding them changes a bit."""
+    x, w = jnp.round(4 * x), jnp.round(w)
+
+    def step(carry, rows):
+        level, turns, total, smooth, last = carry
+        level = jnp.round(0.5 * level) + rows @ w
+        smooth = 0.5 * smooth + jnp.where(turns > 1, jnp.sum(level, axis=0), 0.0)
+        carry = level, turns + 1, total + jnp.sum(level), smooth, total
+        return carry, (jnp.sum(level * level, axis=0), level[:, 0], rows.T @ level - smooth, smooth @ w)
+
+    return lax.scan(step, (x[0], 1, 3.0, jnp.ones(4), 2.0), x)
+
+
+def tallied_in_turn(x, w):
+    """The same in scans inside a scan, whose total goes through all of them."""
+
+    def step(carry, scale):
+        x, total = carry
+        (level, _, more, smooth, _), _ = tallied(x * scale, w)
+        return (jnp.round(x - level), total - more), smooth
+
+    return lax.scan(step, (x, 5.0), jnp.array([1.0, 0.5, 2.0]))
+
+
+def drawn(x, key):
+    """Random bits and numbers that count along the rows, as of the whole array on every turn."""
+
+    def step(level, key):
+        kept = jax.random.bernoulli(key, 0.7, level.shape)
+        level = jnp.where(kept, jnp.round(level + jnp.arange(level.shape[0])[:, None]), -1.0)
+        return level, jnp.sum(level, axis=0)
+
+    return lax.scan(step, x, jax.random.split(key, 3))
+
+
+def walked(keys, x):
+    """A chain of keys for each row."""
+
+    def step(carry, _):
+        x, key = carry
+        key, mine = jax.random.split(key)
+        return (x + jax.random.randint(mine, x.shape, 0, 9), key), x
+
+    return jax.vmap(lambda key, row: lax.scan(step, (row, key), None, length=3)[1])(keys, x)
+
+
+def of_keys(of):
+    return lambda keys: jax.random.key_data(jax.vmap(of)(keys))
+
+
 def pooled(x):
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 1), (1, 2, 1), "VALID")
 
@@ -137,6 +188,8 @@ def distances_alone(x, y):
 
 
 index = np.array([2, 0, 1, 1, 5, 3, 9])
+
+KEYS = jax.random.split(jax.random.key(0), 6)
 
 EXAMPLES = {
     "exla_unless": [
@@ -207,7 +260,22 @@ EXAMPLES = {
         (jax.vmap(running_total), (array(3, 7, 2), array(3, 7, 2))),
         (lambda x, y: jnp.searchsorted(y, x), (array(6, 7), np.sort(array(9)))),
         (mixing, (array(6, 4, 4), array(4, 4))),
+        (tallied, (array(5, 6, 4), array(4, 4))),
+        (tallied_in_turn, (array(5, 6, 4), array(4, 4))),
+        (drawn, (array(6, 7), jax.random.key(1))),
+        (walked, (KEYS, np.arange(24).reshape(6, 4))),
     ],
+    "random_split": [(of_keys(jax.random.split), (KEYS,))],
+    "random_fold_in": [(of_keys(lambda key: jax.random.fold_in(key, 3)), (KEYS,))],
+    "random_clone": [(of_keys(jax.random.clone), (KEYS,))],
+    "random_unwrap": [(lambda keys: jax.random.key_data(keys)[:, 1], (KEYS,))],
+    "random_wrap": [
+        (
+            lambda words: jax.random.bits(jax.random.wrap_key_data(words)[0]),
+            (np.arange(8, dtype=np.uint32).reshape(4, 2),),
+        )
+    ],
+    "random_seed": [(lambda seeds: jax.random.key_data(jax.vmap(jax.random.key)(seeds)), (np.arange(6),))],
     "while": [
         (lambda x, n: lax.fori_loop(0, n, lambda i, c: jnp.cos(c) * 2 + i, x), (array(6, 7), np.int32(3))),
         (multiplied_until, (array(6, 3), array(3, 3))),
@@ -477,6 +545,9 @@ CUTTABLE = {
     ("scan", 0): {"t"},
     ("scan", 1): {"t", "c0"},
     ("scan", 3): {"t", "c0"},
+    ("scan", 6): {"t", "c0"},
+    ("scan", 8): {"t", "c0", "c1"},
+    ("random_split", 0): {"b0"},
     ("while", 0): {"c0", "c1"},
     ("while", 1): {"c0"},
     ("while", 2): set(),

@@ -72,6 +72,47 @@ def smoothed(x):
     return jnp.sum(back**2, axis=0)
 
 
+def layers(weights, rows):
+    """A stack of layers in a scan, whose weights' gradients are summed over the examples of a batch."""
+
+    def layer(x, w):
+        scores = jax.nn.softmax(jnp.einsum("bsd,btd->bst", x @ w[0], x))
+        return x + jnp.tanh(scores @ x @ w[1]), jnp.mean(x)
+
+    x, means = lax.scan(layer, rows, weights)
+    return jnp.mean(x**2) + jnp.sum(means)
+
+
+def stacked_recurrences(weights, rows):
+    def layer(rows, w):
+        def step(h, row):
+            h = jnp.tanh(h @ w + row)
+            return h, h
+
+        return lax.scan(step, jnp.zeros_like(rows[0]), rows)[1], None
+
+    return jnp.mean(lax.scan(layer, rows, weights)[0] ** 2)
+
+
+def filters(transition, series):
+    """The likelihoods of many series under one linear model, whose covariance they share."""
+
+    def one(ys):
+        def step(carry, y):
+            mean, covariance = carry
+            mean = transition @ mean
+            covariance = transition @ covariance @ transition.T + jnp.eye(4, dtype=y.dtype)
+            scale, error = covariance[0, 0] + 0.5, y - mean[0]
+            gain = covariance[:, 0] / scale
+            updated = mean + gain * error, covariance - jnp.outer(gain, covariance[0])
+            return updated, jnp.log(scale) + error**2 / scale
+
+        first = jnp.zeros(4, ys.dtype), jnp.eye(4, dtype=ys.dtype)
+        return jnp.sum(lax.scan(step, first, ys)[1])
+
+    return jnp.mean(jax.vmap(one)(series))
+
+
 EDGES = (normal(300, 16), below(300, 20_000), below(300, 20_000, seed=1))
 CASES = {
     "running_maximum": (running_maximum, (normal(3000), normal(100, seed=1))),
@@ -84,6 +125,12 @@ CASES = {
         jax.grad(recurrent_loss, argnums=(0, 1)),
         (0.1 * normal(32, 32), normal(4, 32, seed=1), normal(1003, 8, 4, seed=2)),
     ),
+    "gradient_of_layers": (jax.value_and_grad(layers), (0.1 * normal(5, 2, 16, 16), normal(24, 40, 16, seed=1))),
+    "gradient_of_stacked_recurrences": (
+        jax.grad(stacked_recurrences, argnums=(0, 1)),
+        (0.2 * normal(3, 16, 16), normal(30, 256, 16, seed=1)),
+    ),
+    "gradient_of_filters": (jax.value_and_grad(filters), (0.3 * normal(4, 4), normal(2000, 40, seed=1))),
     "filtered": (filtered, (normal(1000, 20), normal(40, seed=1))),
     "smoothed": (smoothed, (normal(9000, 20),)),
 }
@@ -116,6 +163,35 @@ def test_a_tenth_of_the_temporaries_is_enough(name):
         jax.config.update("jax_enable_x64", before)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4 * np.max(np.abs(b)))
+
+
+def test_random_bits_and_keys_of_every_example_stay_what_they_are():
+    """Chains that each draw from keys of their own, and dropout in the layers of a scan."""
+
+    def chain(key, x):
+        def step(carry, _):
+            x, key = carry
+            key, mine = jax.random.split(key)
+            x = 0.9 * x + jax.random.normal(mine, x.shape)
+            return (x, key), x
+
+        return lax.scan(step, (x, key), None, length=20)[1]
+
+    def fn(key, x, w):
+        draws, drops = jax.random.split(key)
+        ends = jax.vmap(chain)(jax.random.split(draws, len(x)), x)
+
+        def layer(x, key):
+            return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), jnp.tanh(x @ w), 0.0), None
+
+        return jnp.max(ends, axis=0), jnp.sum(lax.scan(layer, x, jax.random.split(drops, 6))[0] ** 2, axis=1)
+
+    arguments = (jax.random.key(3), jnp.asarray(normal(2000, 30)), jnp.asarray(normal(30, 30, seed=1)))
+    whole, fixed = temporaries(fn, arguments)
+    f = exla.jit(fn, memory_limit=fixed + whole // 10)
+    assert any(isinstance(d, Split) for d in f.plan(*arguments).decisions)
+    for a, b in zip(f(*arguments), jax.jit(fn)(*arguments), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_the_backward_pass_restarts_the_forward_pass_from_saved_states():

@@ -18,6 +18,14 @@ ROWS = 20_011
 TIMES = (np.random.default_rng(0).normal(size=ROWS) + 1000).astype(np.float32)
 WEIGHTS = np.arange(1, 4).astype(np.float32) / 7
 
+
+def scanned(rows, w):
+    def step(total, v):
+        return total + jnp.sum(rows * v, axis=0), jnp.sum(rows, axis=0) * v
+
+    return jax.lax.scan(step, 0 * w, w)
+
+
 SUMS = {
     "sum": lambda t, w: jnp.sum(t[:, None] * w, axis=0),
     "contraction": lambda t, w: (t[:, None] * w).T @ (t[:, None] + w),
@@ -25,6 +33,8 @@ SUMS = {
     "cumulative": lambda t, w: jnp.cumsum(t[:, None] * w, axis=0)[-5:],
     "cumulative_from_the_end": lambda t, w: jax.lax.cumsum(t[:, None] * w, reverse=True)[:5],
     "in_a_loop_from_the_end": lambda t, w: jnp.sum(jax.lax.cumsum(t[:, None] * w, reverse=True) * w, axis=0),
+    "carried_by_a_scan": lambda t, w: scanned(t[:, None] * w, w)[0],
+    "on_every_turn_of_a_scan": lambda t, w: scanned(t[:, None] * w, w)[1],
     "of_exponentials": lambda t, w: jnp.sum(jax.nn.softmax(t[:, None] * w / 100, axis=0) * t[:, None], axis=0),
     "of_squares": lambda t, w: jnp.var(t[:, None] * w, axis=0),
     "of_squares_that_drift": lambda t, w: jnp.var((t[:, None] + jnp.arange(len(t))[:, None] / 1000) * w, axis=0),
@@ -64,9 +74,10 @@ def test_infinities_and_nans_come_out_of_many_chunks(first, last):
         np.testing.assert_array_equal(got, fn(t, WEIGHTS * 7))
 
 
-def test_what_a_sum_loses_is_kept_for_many_chunks_alone():
+@pytest.mark.parametrize("name", ["sum", "carried_by_a_scan", "on_every_turn_of_a_scan"])
+def test_what_a_sum_loses_is_kept_for_many_chunks_alone(name):
     def state_of(chunk):
-        (program,) = splits_of(SUMS["sum"], (chunk,))[:1]
+        (program,) = splits_of(SUMS[name], (chunk,))[:1]
         (loop,) = (e.params["loop"] for e in program.eqns if e.primitive.name == "exla_split")
         return [output.kept for output in loop.outputs]
 

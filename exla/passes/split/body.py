@@ -24,7 +24,7 @@ from exla.errors import RuleError
 from exla.ir.factors import Carried, Chunk, Passed, Placement, replay_unchanged
 from exla.ir.program import Program, as_struct, trace_function
 from exla.passes.split.carrying import about, apart, carried_online, combiner_of
-from exla.passes.split.combine import COMBINERS
+from exla.passes.split.combine import COMBINERS, MANY
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
 from exla.passes.split.online import Repair, Running, moved, scaled, usable
 from exla.passes.split.regions import Cut, Instance, Region, Sliced, carried_of, factors_of
@@ -193,6 +193,7 @@ class LoopMaker:
         found: dict[Instance, Carried] = {}
         for output in self.outputs:
             own = carried_of(self.region.program, output.instance)
+            own = own.many if own is not None and own.many is not None and self.chunks > MANY else own
             how = own if self.region.runs_on(output.instance, self.level) else online.get(output.instance)
             if output.stacked is None and how is not None:
                 found[output.instance] = how

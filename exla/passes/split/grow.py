@@ -14,7 +14,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from exla._compat import Literal, is_extended
+from exla._compat import Literal
 from exla.ir.factors import BARRIERS
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Growth
@@ -132,8 +132,6 @@ class _Growing:
             why = factors.rule.whole
             return f"{self._where(position)} needs axis {axis} whole" + (f": {why}" if why else "")
         reason = factors.why_whole(name)
-        if reason is None and any(is_extended(v.aval.dtype) for v in eqn.outvars):
-            reason = "its results are not numbers"
         if reason is None and self.how.exact and not keeps_order(self.program, (position, name, ())):
             reason = 'numerics="exact" keeps the order of its reductions'
         if reason is not None:

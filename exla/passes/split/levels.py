@@ -161,7 +161,7 @@ def _saved(
         here = [o for o in (*found.values(), *saved.values()) if o.level == level]
         for instance in body_of(program, size, makers, here):
             carried = carried_of(program, instance)
-            if carried is not None and carried.reverse != (level in reverse):
+            if carried is not None and not carried.runs(level in reverse):
                 saved[instance] = LoopOutput(instance=instance, stacked=None, level=levels[instance], saved=True)
     return list(saved.values())
 
@@ -265,8 +265,9 @@ class _Levels:
         whole = [v for v, a in operands if a is None or (v, a) not in self.makers]
         least = max([*(self.level[i] for i in inside), *(self.available.get(v, 0) for v in whole)], default=0)
         carried = carried_of(self.program, instance)
-        while carried is not None and self.reverse.setdefault(least, carried.reverse) != carried.reverse:
-            least += 1
+        if carried is not None and carried.reverse is not None:
+            while self.reverse.setdefault(least, carried.reverse) != carried.reverse:
+                least += 1
         self.level[instance] = self.soon[instance] = least
         if self.online and carried is None:
             self._hurry(instance, max((self.soon[i] for i in inside), default=0))

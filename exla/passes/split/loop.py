@@ -258,10 +258,10 @@ def _start(loop: Loop, operands: Sequence[Any]) -> list[Any]:
     for output in loop.outputs:
         avals, partials = partials[: output.parts], partials[output.parts :]
         if isinstance(output, Stack):
-            carry.append(jnp.zeros(output.aval.shape, output.aval.dtype))
+            carry.append(_compat.zeros(output.aval))
         elif isinstance(output, Carry):
             carry += [_strong(x) for x in output.carried.start(output.context, *(operands[k] for k in output.start))]
-            carry += [jnp.zeros(a.shape, a.dtype) for a in output.avals[len(output.unplaced) :]]
+            carry += [_compat.zeros(a) for a in output.avals[len(output.unplaced) :]]
         else:
             structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
             carry += COMBINERS.get(output.combiner).start(structs)
@@ -270,7 +270,12 @@ def _start(loop: Loop, operands: Sequence[Any]) -> list[Any]:
 
 def _strong(array: Any) -> Any:
     """The same array, not weakly typed: the first state must have the type of all others."""
-    return array if _compat.is_extended(array.dtype) else lax.convert_element_type(array, array.dtype)
+    return _as(array, array.dtype)
+
+
+def _as(array: Any, dtype: Any) -> Any:
+    """An array as one of a dtype; random keys as they are."""
+    return array if _compat.is_extended(array.dtype) else lax.convert_element_type(array, dtype)
 
 
 def _put(loop: Loop, carry: Sequence[Any], partials: Sequence[Any], offset: Any, trip: Any, first: Any) -> list[Any]:
@@ -279,7 +284,7 @@ def _put(loop: Loop, carry: Sequence[Any], partials: Sequence[Any], offset: Any,
     for output, state in zip(loop.outputs, _by_output(loop, carry), strict=True):
         parts, partials = partials[: output.parts], partials[output.parts :]
         if isinstance(output, Stack):
-            part = lax.convert_element_type(parts[0], state[0].dtype)
+            part = _as(parts[0], state[0].dtype)
             start = lax.mul(offset, jnp.int32(output.placement.block))
             new.append(lax.dynamic_update_slice_in_dim(state[0], part, start, output.placement.axis))
         elif isinstance(output, Carry):

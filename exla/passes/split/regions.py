@@ -140,7 +140,7 @@ class Region:
     def runs_on(self, instance: Instance, level: int) -> bool:
         """Whether a carried instance goes on from chunk to chunk in the loop of a level, not restarting on each."""
         carried = carried_of(self.program, instance)
-        return carried is not None and carried.reverse == (level in self.reverse)
+        return carried is not None and carried.runs(level in self.reverse)
 
     @property
     def levels(self) -> list[int]:

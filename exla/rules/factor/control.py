@@ -7,34 +7,57 @@ Along any other axis a scan, while or cond can be cut if its bodies treat the in
 other, on every turn: the rows that a bisection (`jnp.searchsorted`) or a vmapped recurrence works on. That is found by
 following the factor rules of the bodies' own equations (`_Axes`); the bodies are traced again at the chunk's shapes.
 A while loop that asks whether *any* element goes on does not leave its axes alone: the elements wait for each other.
+What a scan sums over such an axis, as a gradient of its weights, is carried from chunk to chunk
+(`exla.rules.factor.accumulated`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.factors import FACTOR_RULES, Carried, Chunk, EquationContext, FactorRule, Factors, tokens
+from exla.ir import sums
+from exla.ir.factors import (
+    FACTOR_RULES,
+    Adds,
+    Carried,
+    Chunk,
+    EquationContext,
+    FactorRule,
+    Factors,
+    Placement,
+    tokens,
+)
 from exla.ir.program import Program, as_struct, body_program, evaluate
+from exla.rules.factor.accumulated import Accumulated, accumulated
 
 Node = tuple[Any, int]
 """A variable of a body and one of its axes."""
 
-COUNTS_FROM_ITS_OFFSET = frozenset({"random_bits"})
-"""Primitives whose values on a chunk depend on where it begins, which a body does not know; an iota along its axis."""
+COUNTING = frozenset({"random_bits", "iota"})
+"""Primitives whose values on a chunk may depend on where it begins, which the bodies of a scan alone are told."""
 
 
 class _Axes:
-    """The axes of the values in some bodies, joined where they are one index."""
+    """The axes of the values in some bodies, joined where they are one index.
 
-    def __init__(self, bodies: Iterable[Program]) -> None:
+    Args:
+      bodies: the bodies.
+      in_scan: whether they are a scan's, which may sum over an index, and is told where a chunk of it begins.
+    """
+
+    def __init__(self, bodies: Iterable[Program], in_scan: bool) -> None:
         self._parent: dict[Node, Node] = {}
         self._whole: set[Node] = set()
+        self._in_scan = in_scan
+        self._summing: list[tuple[Node, int, Adds]] = []
+        self._counting: list[Node] = []
         for body in bodies:
             for position in range(len(body.eqns)):
                 self._tie(body, position)
@@ -45,12 +68,30 @@ class _Axes:
         alone = {(n, k) for n, v in enumerate(values) if not isinstance(v, Literal) for k in _ranks(v)}
         for name in () if factors is None else factors.names:
             assert factors is not None
-            tied = independent(eqn, factors, name)
+            tied = self.tied(eqn, factors, name)
             if tied:
                 self.join([(values[n], k) for n, k in tied])
                 alone -= set(tied)
+                node = (values[tied[0][0]], tied[0][1])
+                adds = _adds(eqn, factors, name)
+                if adds is not None:
+                    self._summing.append((node, position, adds))
+                if eqn.primitive.name in COUNTING:
+                    self._counting.append(node)
         for n, k in alone:
             self._whole.add(self.find((values[n], k)))
+
+    def tied(self, eqn: Any, factors: Factors, name: str) -> list[tuple[int, int]]:
+        """(which operand or result, axis) along which a factor runs, if a body can be cut along it."""
+        return independent(eqn, factors, name, self._in_scan)
+
+    def summing(self, root: Node) -> dict[int, Adds]:
+        """Positions of the equations that sum over an index -> what they add up."""
+        return {position: adds for node, position, adds in self._summing if self.find(node) == root}
+
+    def counts(self, root: Node) -> bool:
+        """Whether values of a chunk of an index depend on where it begins."""
+        return any(self.find(node) == root for node in self._counting)
 
     def find(self, node: Node) -> Node:
         root = node
@@ -89,22 +130,42 @@ def _ranks(var: Any) -> range:
     return range(len(getattr(var.aval, "shape", ())))
 
 
-def independent(eqn: Any, factors: Factors, name: str) -> list[tuple[int, int]]:
-    """(which operand or result, axis) along which a factor runs, if its indices are independent of each other."""
+def _adds(eqn: Any, factors: Factors, name: str) -> Adds | None:
+    """What an equation adds up over a factor; None where it does nothing of the kind."""
+    if factors.rule.reduced.get(name) == "sum":
+        return Adds(results=frozenset(range(len(eqn.outvars))))
+    carried = factors.rule.carried.get(name)
+    return None if carried is None else carried.adds
+
+
+def independent(eqn: Any, factors: Factors, name: str, in_scan: bool = False) -> list[tuple[int, int]]:
+    """(which operand or result, axis) along which a factor runs, if its indices are independent of each other.
+
+    Args:
+      eqn: the equation.
+      factors: its factors.
+      name: the name of one.
+      in_scan: whether they may also be summed over, or count from where a chunk begins.
+    """
     rule = factors.rule
-    if name in rule.reduced or name in rule.carried or eqn.primitive.name in COUNTS_FROM_ITS_OFFSET:
+    is_in_order = name in rule.reduced or name in rule.carried
+    if is_in_order and not (in_scan and _adds(eqn, factors, name) is not None):
         return []
     values = zip((*eqn.invars, *eqn.outvars), (*factors.operands[name], *factors.results[name]), strict=True)
     placed = [(n, p) for n, (v, p) in enumerate(values) if p is not None and not isinstance(v, Literal)]
     if any(p.block != 1 or p.halo is not None for _, p in placed):
         return []
-    if eqn.primitive.name == "iota" and any(p.axis == eqn.params["dimension"] for _, p in placed):
+    if eqn.primitive.name in COUNTING and not in_scan and _counts_along(eqn, placed):
         return []
     return [(n, p.axis) for n, p in placed]
 
 
-def _cut(body: Program, axes: _Axes, root: Node, size: int) -> Any:
-    """A body as a closed jaxpr of values that have `size` indices along an index."""
+def _counts_along(eqn: Any, placed: Sequence[tuple[int, Placement]]) -> bool:
+    return eqn.primitive.name != "iota" or any(p.axis == eqn.params["dimension"] for _, p in placed)
+
+
+def _step(body: Program, axes: _Axes, root: Node, size: int, offset: Any) -> Callable[[Any, list[Any]], list[Any]]:
+    """Evaluates the equations of a body on `size` indices of an index, the first of them at an offset."""
     positions = {id(eqn): i for i, eqn in enumerate(body.eqns)}
 
     def step(eqn: Any, operands: list[Any]) -> list[Any]:
@@ -112,19 +173,26 @@ def _cut(body: Program, axes: _Axes, root: Node, size: int) -> Any:
         factors = body.factors(position)
         for name in () if factors is None else factors.names:
             assert factors is not None
-            tied = independent(eqn, factors, name)
+            tied = axes.tied(eqn, factors, name)
             if tied and axes.find(((*eqn.invars, *eqn.outvars)[tied[0][0]], tied[0][1])) == root:
                 context = body.context(position)
-                chunk = Chunk(context=context, factors=factors, factor=name, size=size, offset=jnp.int32(0))
+                chunk = Chunk(context=context, factors=factors, factor=name, size=size, offset=offset)
                 with _compat.equation_context(eqn):
                     return list(factors.rule.replay(chunk, *operands))
         return _compat.bind(eqn, *operands)
+
+    return step
+
+
+def _cut(body: Program, axes: _Axes, root: Node, size: int) -> Any:
+    """A body as a closed jaxpr of values that have `size` indices along an index, wherever they begin."""
 
     def struct(var: Any) -> Any:
         whole = as_struct(var.aval)
         shape = tuple(size if axes.find((var, k)) == root else n for k, n in enumerate(whole.shape))
         return jax.ShapeDtypeStruct(shape, whole.dtype, weak_type=whole.weak_type)
 
+    step = _step(body, axes, root, size, jnp.int32(0))
     return jax.make_jaxpr(lambda *values: evaluate(body.jaxpr, values, step))(*map(struct, body.invars))
 
 
@@ -136,23 +204,51 @@ class _Flow:
       operands: for each operand of the equation, the body inputs that it becomes.
       results: for each result, the body outputs that it comes from.
       rows: operands and results whose first axis the bodies do not see.
+      carry: of a scan, the position of its first carry among the operands, and how many it has.
+
+    Attributes:
+      sums: name of an index -> the results that are sums over it, where there are such.
     """
 
     def __init__(
-        self, context: EquationContext, operands: list, results: list, rows: Sequence[Set[int]] = (set(), set())
+        self,
+        context: EquationContext,
+        operands: list,
+        results: list,
+        rows: Sequence[Set[int]] = (set(), set()),
+        carry: tuple[int, int] | None = None,
     ) -> None:
         self.context = context
         self.rows = rows
+        self.carry = carry
         self.bodies = [body_program(closed) for closed in _compat.bodies_of(context.primitive, context.params)]
         self.sides = (operands, results)
-        self.axes = _Axes([b for b in self.bodies if b is not None])
+        self.axes = _Axes([b for b in self.bodies if b is not None], in_scan=carry is not None)
         for tied in (*operands, *results):
             variables = [v for v in tied if not isinstance(v, Literal)]
             for k in _ranks(variables[0]) if variables else ():
                 self.axes.join([(v, k) for v in variables])
         known = None not in self.bodies
         values = [v for side in self.sides for tied in side for v in tied[:1] if not isinstance(v, Literal)]
-        self.names: Mapping[Node, str] = self.axes.names(values) if known else {}
+        self.names: dict[Node, str] = self.axes.names(values) if known else {}
+        self.sums: dict[str, Accumulated] = {}
+        for root, name in list(self.names.items()):
+            summing = self.axes.summing(root)
+            if summing:
+                found = self._accumulated(root, summing)
+                if found is None:
+                    del self.names[root]
+                else:
+                    self.sums[name] = found
+
+    def _accumulated(self, root: Node, summing: dict[int, Adds]) -> Accumulated | None:
+        (body,) = self.bodies
+        assert body is not None and self.carry is not None
+
+        def runs_along(var: Any) -> bool:
+            return any(self.axes.find((var, k)) == root for k in _ranks(var))
+
+        return accumulated(body, *self.carry, summing, runs_along)
 
     def tokens(self, side: int, first: str | None = None) -> str:
         """One side of the rule's equation."""
@@ -185,8 +281,25 @@ class _Flow:
     def replay(self, chunk: Chunk, *operands: Any) -> Sequence[Any]:
         """The equation with its bodies traced again at the chunk's shapes."""
         root = next(r for r, name in self.names.items() if name == chunk.factor)
+        if self.carry is not None and self.axes.counts(root):
+            return self._scan_from(chunk, root, operands)
         bodies = [_cut(body, self.axes, root, chunk.size) for body in self.bodies if body is not None]
         return chunk.bind(*operands, **_compat.body_params(self.context.primitive, self.context.params, bodies))
+
+    def _scan_from(self, chunk: Chunk, root: Node, operands: Sequence[Any]) -> Sequence[Any]:
+        """A scan whose body knows where the chunk begins."""
+        (body,) = self.bodies
+        assert body is not None and self.carry is not None
+        step = _step(body, self.axes, root, chunk.size, chunk.offset)
+        first, count = self.carry
+        consts, start, rows = operands[:first], operands[first : first + count], operands[first + count :]
+
+        def turn(carry: Any, row: Any) -> tuple[Any, Any]:
+            made = evaluate(body.jaxpr, [*consts, *carry, *row], step)
+            return tuple(made[:count]), tuple(made[count:])
+
+        ends, stacked = lax.scan(turn, tuple(start), tuple(rows), **_compat.scan_options(self.context))
+        return [*ends, *stacked]
 
 
 WHOLE = "its bodies do not treat the indices independently"
@@ -202,7 +315,7 @@ def scan(context: EquationContext) -> FactorRule:
     operands += [[v, w] for v, w in zip(inside[consts : consts + carry], outside, strict=False)]
     operands += [[v] for v in inside[consts + carry :]]
     rows = (set(range(consts + carry, len(operands))), set(range(carry, len(outside))))
-    flow = _Flow(context, operands, [[v] for v in outside], rows)
+    flow = _Flow(context, operands, [[v] for v in outside], rows, (consts, carry))
 
     def step(chunk: Chunk, state: list[Any], *operands: Any) -> tuple[list[Any], list[Any]]:
         results = chunk.bind(*operands[:consts], *state, *operands[consts + carry :], length=chunk.size)
@@ -217,11 +330,70 @@ def scan(context: EquationContext) -> FactorRule:
     )
     return FactorRule(
         equation=f"{flow.tokens(0, 't')} -> {flow.tokens(1, 't')}",
-        carried={"t": carried},
+        carried={"t": carried, **{name: _adding(flow, name, consts) for name in flow.sums}},
         replay=flow.replay,
-        apart=flow.apart(),
+        apart={name: results for name, results in flow.apart().items() if name not in flow.sums},
         whole=WHOLE,
     )
+
+
+def _adding(flow: _Flow, name: str, consts: int, keeps_lost: bool = False) -> Carried:
+    """A scan that sums over an index: the sums of each chunk are added to those so far.
+
+    Args:
+      flow: the scan's bodies.
+      name: the index.
+      consts: how many constants the scan has.
+      keeps_lost: whether what the roundings of the sums lose is kept beside them.
+    """
+    results, found = flow.context.results, flow.sums[name]
+    unplaced, totals = sorted(flow.apart()[name]), sorted(found.totals)
+    inits = frozenset(consts + k for k in found.totals | found.shared)
+    lossy = [k for k in unplaced if keeps_lost and k in found.all and jnp.issubdtype(results[k].dtype, jnp.inexact)]
+
+    def start(context: EquationContext, *firsts: Any) -> list[Any]:
+        zeros = {k: _compat.zeros(results[k]) for k in unplaced}
+        first = zeros | dict(zip(totals, firsts, strict=True))
+        return [*(_widened(first[k]) for k in unplaced), *(_widened(zeros[k]) for k in lossy)]
+
+    def step(chunk: Chunk, state: list[Any], *operands: Any) -> tuple[list[Any], list[Any]]:
+        given = list(operands)
+        for k in totals:
+            given[consts + k] = _compat.zeros(results[k])
+        for k in found.shared:
+            given[consts + k] = jnp.where(chunk.offset == 0, given[consts + k], jnp.zeros_like(given[consts + k]))
+        made = flow.replay(chunk, *given)
+        so_far = dict(zip(unplaced, state, strict=False))
+        lost = dict(zip(lossy, state[len(unplaced) :], strict=True))
+        for k in unplaced:
+            more = _widened(made[k])
+            if k in lost:
+                so_far[k], lost[k] = sums.add(so_far[k], lost[k], more)
+            else:
+                so_far[k] = so_far[k] + more if k in found.all else more
+        return [r for k, r in enumerate(made) if k not in so_far], [*so_far.values(), *lost.values()]
+
+    def finish(context: EquationContext, state: list[Any]) -> list[Any]:
+        lost = dict(zip(lossy, state[len(unplaced) :], strict=True))
+        ends = zip(unplaced, state, strict=False)
+        return [(end + lost[k] if k in lost else end).astype(results[k].dtype) for k, end in ends]
+
+    return Carried(
+        start=start,
+        step=step,
+        finish=finish,
+        into=tuple(consts + k for k in totals),
+        reverse=None,
+        exact=not any(jnp.issubdtype(results[k].dtype, jnp.inexact) for k in found.all),
+        adds=Adds(results=found.all, inits=inits),
+        many=None if keeps_lost else _adding(flow, name, consts, keeps_lost=True),
+    )
+
+
+def _widened(value: Any) -> Any:
+    """A number that is to be added to: in float32 at least."""
+    narrow = jnp.issubdtype(value.dtype, jnp.floating) and jnp.finfo(value.dtype).bits < 32
+    return value.astype(jnp.float32) if narrow else value
 
 
 @FACTOR_RULES.register("while")

@@ -1,8 +1,8 @@
-"""Random bits: cut so that every element keeps its bits.
+"""Random bits and their keys: cut so that every element keeps its bits.
 
 Partitionable threefry computes element i of an array from the key and the number i alone (Salmon et al., *Parallel
 random numbers: as easy as 1, 2, 3*, SC 2011), so a chunk can count from its own offset. Every other generator draws its
-elements in an order of its own and stays whole.
+elements in an order of its own and stays whole. Of many keys each is split, and has numbers folded in, by itself.
 """
 
 from __future__ import annotations
@@ -38,6 +38,24 @@ def random_bits(context: EquationContext) -> FactorRule:
 def threefry2x32(context: EquationContext) -> FactorRule:
     """`, , a0 a1, a0 a1 -> a0 a1, a0 a1`: every pair of counts is hashed by itself, as in a chunk of random bits."""
     return elementwise(context)
+
+
+@FACTOR_RULES.register("random_seed", "random_clone", "random_fold_in")
+def of_each_key(context: EquationContext) -> FactorRule:
+    """`b0, b0 -> b0`: seeds to keys, keys to keys, keys and numbers to keys."""
+    (result,) = context.results
+    names = axis_names(len(result.shape), "b")
+    sides = (tokens(names if v.shape == result.shape else [None] * len(v.shape)) for v in context.operands)
+    return FactorRule(equation=f"{', '.join(sides)} -> {tokens(names)}")
+
+
+@FACTOR_RULES.register("random_split", "random_wrap", "random_unwrap")
+def beside_keys(context: EquationContext) -> FactorRule:
+    """`b0 -> b0 _`, or back: keys to several of each, or to the words that they consist of."""
+    (operand,), (result,) = context.operands, context.results
+    names = axis_names(min(len(operand.shape), len(result.shape)), "b")
+    left, right = (tokens([*names, *[None] * (len(v.shape) - len(names))]) for v in (operand, result))
+    return FactorRule(equation=f"{left} -> {right}", whole="it makes several keys of one, or one of several words")
 
 
 def _replay(chunk: Chunk, keys: Any) -> Sequence[Any]:
