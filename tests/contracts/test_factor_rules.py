@@ -148,6 +148,16 @@ def walked(keys, x):
     return jax.vmap(lambda key, row: lax.scan(step, (row, key), None, length=3)[1])(keys, x)
 
 
+def rejected(keys):
+    """Draws for each key until one is accepted."""
+
+    def draw(state):
+        key, mine = jax.random.split(state[0])
+        return key, jax.random.uniform(mine, (2,))
+
+    return jax.vmap(lambda key: lax.while_loop(lambda s: jnp.sum(s[1]) > 1, draw, (key, jnp.ones(2)))[1])(keys)
+
+
 def of_keys(of):
     return lambda keys: jax.random.key_data(jax.vmap(of)(keys))
 
@@ -265,7 +275,11 @@ EXAMPLES = {
         (drawn, (array(6, 7), jax.random.key(1))),
         (walked, (KEYS, np.arange(24).reshape(6, 4))),
     ],
-    "random_split": [(of_keys(jax.random.split), (KEYS,))],
+    "random_split": [
+        (of_keys(jax.random.split), (KEYS,)),
+        (lambda key: jax.random.key_data(jax.random.split(key, (7, 3))), (KEYS[0],)),
+        (lambda key: jax.random.key_data(jax.random.split(key, 7)), (jax.random.key(1, impl="rbg"),)),
+    ],
     "random_fold_in": [(of_keys(lambda key: jax.random.fold_in(key, 3)), (KEYS,))],
     "random_clone": [(of_keys(jax.random.clone), (KEYS,))],
     "random_unwrap": [(lambda keys: jax.random.key_data(keys)[:, 1], (KEYS,))],
@@ -281,6 +295,7 @@ EXAMPLES = {
         (multiplied_until, (array(6, 3), array(3, 3))),
         (lambda x: lax.while_loop(lambda c: jnp.any(c < 1), lambda c: c + 0.3, x), (array(6, 7),)),
         (lambda x: lax.while_loop(lambda c: c[0, 0] < 1, lambda c: jnp.sort(c + 0.3, axis=0), x), (array(6, 7),)),
+        (rejected, (KEYS,)),
     ],
     "cond": [
         (lambda x, y: lax.cond(x[0, 0] > 0.5, lambda: x + y, lambda: jnp.sin(x)), (array(6, 7), array(7))),
@@ -547,10 +562,13 @@ CUTTABLE = {
     ("scan", 3): {"t", "c0"},
     ("scan", 6): {"t", "c0"},
     ("scan", 8): {"t", "c0", "c1"},
-    ("random_split", 0): {"b0"},
+    ("random_split", 0): {"b0", "a0"},
+    ("random_split", 1): {"a0", "a1"},
+    ("random_split", 2): set(),
     ("while", 0): {"c0", "c1"},
     ("while", 1): {"c0"},
     ("while", 2): set(),
+    ("while", 4): {"c0"},
     ("cond", 0): {"c0", "c1"},
     ("cond", 1): {"c0"},
     ("cond", 2): set(),

@@ -31,7 +31,6 @@ from exla.ir.factors import (
     EquationContext,
     FactorRule,
     Factors,
-    Placement,
     tokens,
 )
 from exla.ir.program import Program, as_struct, body_program, evaluate
@@ -39,9 +38,6 @@ from exla.rules.factor.accumulated import Accumulated, accumulated
 
 Node = tuple[Any, int]
 """A variable of a body and one of its axes."""
-
-COUNTING = frozenset({"random_bits", "iota"})
-"""Primitives whose values on a chunk may depend on where it begins, which the bodies of a scan alone are told."""
 
 
 class _Axes:
@@ -76,7 +72,7 @@ class _Axes:
                 adds = _adds(eqn, factors, name)
                 if adds is not None:
                     self._summing.append((node, position, adds))
-                if eqn.primitive.name in COUNTING:
+                if _counts_along(eqn, tied):
                     self._counting.append(node)
         for n, k in alone:
             self._whole.add(self.find((values[n], k)))
@@ -155,13 +151,15 @@ def independent(eqn: Any, factors: Factors, name: str, in_scan: bool = False) ->
     placed = [(n, p) for n, (v, p) in enumerate(values) if p is not None and not isinstance(v, Literal)]
     if any(p.block != 1 or p.halo is not None for _, p in placed):
         return []
-    if eqn.primitive.name in COUNTING and not in_scan and _counts_along(eqn, placed):
-        return []
-    return [(n, p.axis) for n, p in placed]
+    tied = [(n, p.axis) for n, p in placed]
+    return [] if not in_scan and _counts_along(eqn, tied) else tied
 
 
-def _counts_along(eqn: Any, placed: Sequence[tuple[int, Placement]]) -> bool:
-    return eqn.primitive.name != "iota" or any(p.axis == eqn.params["dimension"] for _, p in placed)
+def _counts_along(eqn: Any, tied: Sequence[tuple[int, int]]) -> bool:
+    """Whether values on a chunk of a factor depend on where it begins: they count from there."""
+    if eqn.primitive.name == "iota":
+        return any(axis == eqn.params["dimension"] for _, axis in tied)
+    return eqn.primitive.name in ("random_bits", "random_split") and all(n >= len(eqn.invars) for n, _ in tied)
 
 
 def _step(body: Program, axes: _Axes, root: Node, size: int, offset: Any) -> Callable[[Any, list[Any]], list[Any]]:

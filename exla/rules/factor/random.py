@@ -26,12 +26,9 @@ def random_bits(context: EquationContext) -> FactorRule:
     """`b0 -> b0 a0 a1`: keys along their own axes, the bits of one key by position."""
     keys, shape = context.operands[0], context.params["shape"]
     batch = axis_names(len(keys.shape), "b")
-    if not _compat.is_partitionable(keys.dtype) or math.prod(shape) >= 1 << 32:
-        return FactorRule(
-            equation=f"{tokens(batch)} -> {tokens([*batch, *[None] * len(shape)])}",
-            whole="this random generator draws its numbers in order",
-        )
-    return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *axis_names(len(shape))])}", replay=_replay)
+    if not _counts(keys, shape):
+        return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *[None] * len(shape)])}", whole=IN_ORDER)
+    return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *axis_names(len(shape))])}", replay=_replay_bits)
 
 
 @FACTOR_RULES.register("threefry2x32")
@@ -49,19 +46,54 @@ def of_each_key(context: EquationContext) -> FactorRule:
     return FactorRule(equation=f"{', '.join(sides)} -> {tokens(names)}")
 
 
-@FACTOR_RULES.register("random_split", "random_wrap", "random_unwrap")
-def beside_keys(context: EquationContext) -> FactorRule:
-    """`b0 -> b0 _`, or back: keys to several of each, or to the words that they consist of."""
+@FACTOR_RULES.register("random_split")
+def random_split(context: EquationContext) -> FactorRule:
+    """`b0 -> b0 a0`: keys along their own axes, those made of one by position."""
+    keys, shape = context.operands[0], context.params["shape"]
+    batch = axis_names(len(keys.shape), "b")
+    made: list[str | None] = list(axis_names(len(shape)))
+    if not _counts(keys, shape):
+        made = [None] * len(shape)
+    return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *made])}", replay=_replay_split, whole=IN_ORDER)
+
+
+@FACTOR_RULES.register("random_wrap", "random_unwrap")
+def words_of_keys(context: EquationContext) -> FactorRule:
+    """`b0 _ -> b0`, or back: words to the keys that they are."""
     (operand,), (result,) = context.operands, context.results
     names = axis_names(min(len(operand.shape), len(result.shape)), "b")
     left, right = (tokens([*names, *[None] * (len(v.shape) - len(names))]) for v in (operand, result))
-    return FactorRule(equation=f"{left} -> {right}", whole="it makes several keys of one, or one of several words")
+    return FactorRule(equation=f"{left} -> {right}", whole="a key consists of several words")
 
 
-def _replay(chunk: Chunk, keys: Any) -> Sequence[Any]:
+IN_ORDER = "this random generator draws its numbers in order"
+
+
+def _counts(keys: Any, shape: Sequence[int]) -> bool:
+    """Whether what is drawn of keys, in a shape each, depends on nothing but its position."""
+    return _compat.is_partitionable(keys.dtype) and math.prod(shape) < 1 << 32
+
+
+def _replay_bits(chunk: Chunk, keys: Any) -> Sequence[Any]:
     if chunk.factor.startswith("b"):
         return chunk.bind(keys)
-    width, shape = chunk.context.params["bit_width"], chunk.context.params["shape"]
+    width = chunk.context.params["bit_width"]
+    high, low = _hashes(chunk, keys)
+    if width == 64:
+        return [(lax.convert_element_type(high, np.uint64) << np.uint64(32)) | lax.convert_element_type(low, np.uint64)]
+    return [lax.convert_element_type(high ^ low, np.dtype(f"uint{width}"))]
+
+
+def _replay_split(chunk: Chunk, keys: Any) -> Sequence[Any]:
+    if chunk.factor.startswith("b"):
+        return chunk.bind(keys)
+    words = jnp.stack(_hashes(chunk, keys), axis=-1)
+    return [jax.random.wrap_key_data(words, impl=jax.random.key_impl(keys))]
+
+
+def _hashes(chunk: Chunk, keys: Any) -> tuple[Any, Any]:
+    """The hashes under each key of the positions in a chunk, as two arrays of 32-bit halves."""
+    shape = chunk.context.params["shape"]
     cut = chunk.result_shape()[keys.ndim :]
     axis = axis_names(len(shape)).index(chunk.factor)
     numbers = jnp.zeros(cut, np.uint32)
@@ -71,14 +103,9 @@ def _replay(chunk: Chunk, keys: Any) -> Sequence[Any]:
             along = along + lax.convert_element_type(chunk.offset, np.uint32)
         numbers = numbers + along * np.uint32(stride)
 
-    def one(key: Any) -> Any:
-        high, low = _compat.threefry(jax.random.key_data(key), jnp.zeros_like(numbers), numbers)
-        if width == 64:
-            return (lax.convert_element_type(high, np.uint64) << np.uint64(32)) | lax.convert_element_type(
-                low, np.uint64
-            )
-        return lax.convert_element_type(high ^ low, np.dtype(f"uint{width}"))
+    def one(words: Any) -> tuple[Any, Any]:
+        return _compat.threefry(words, jnp.zeros_like(numbers), numbers)
 
     for _ in range(keys.ndim):
         one = jax.vmap(one)
-    return [one(keys)]
+    return one(jax.random.key_data(keys))
