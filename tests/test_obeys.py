@@ -154,7 +154,7 @@ def test_what_a_donated_argument_shares_with_a_result_counts_once():
 def test_a_refusal_for_what_a_scan_keeps_says_what_may_help():
     def largest(rows, y, wrap):
         def step(best, some):
-            return jnp.maximum(best, jnp.max(some @ y.T, axis=0)), None
+            return jnp.maximum(best - jnp.max(best), jnp.max(some @ y.T, axis=0)), None
 
         best, _ = jax.lax.scan(wrap(step), jnp.full(len(y), -1e3, y.dtype), rows)
         return jnp.sum(best**2)
@@ -170,6 +170,14 @@ def test_a_refusal_for_what_a_scan_keeps_says_what_may_help():
         exla.jit(plain, memory_limit=limit, records="off")(rows)
     f = exla.jit(saving, memory_limit=limit, records="off")
     np.testing.assert_allclose(f(rows), plain(rows), rtol=1e-4, atol=1e-4)
+
+    def ordered(rows):
+        made = jax.lax.scan(lambda c, a: (a / jnp.max(c + a),) * 2, rows[0], rows)[1]
+        return jnp.sort(made.reshape(-1)) - made[::-1].reshape(-1)
+
+    with pytest.raises(exla.MemoryLimitError, match="from `scan`") as caught:
+        exla.jit(ordered, memory_limit=60_000, records="off")(rows)
+    assert "jax.checkpoint" not in str(caught.value)  # there is no gradient
 
 
 def test_a_refusal_tells_captured_constants_from_arguments():
