@@ -38,7 +38,7 @@ from exla.observe import announce
 from exla.options import Options
 from exla.passes.replace import check_names
 from exla.placement import Placement, committed, placement, target_of, whole, with_results_typed
-from exla.planned import Lowered, Planned, check_attached, tracing
+from exla.planned import Lowered, Planned, Traced, check_attached, tracing
 from exla.report.plan import Plan, explain_text
 from exla.saved import SavedPlan
 from exla.search.choice import Call, Choice
@@ -148,9 +148,9 @@ class JitFunction:
         target = target_of(self._options.target, self._jit_arguments, leaves)
         return space_of(self._read(target, leaves, args, kwargs)[0], target, self._options)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """jax.jit's `trace` of the unchanged function."""
-        return self._plain.trace(*args, **kwargs)
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """jax's `Traced` of the unchanged function; its `lower` plans, as `lower` does."""
+        return Traced(self._plain.trace(*args, **kwargs), lambda: self.lower(*args, **kwargs))
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Plan, and return jax's `Lowered` of what was chosen; `compile` makes it a function of the same arguments."""
@@ -375,7 +375,7 @@ class BoundMethod(functools.partial):  # a partial: the call needs no Python fun
     def explain(self, *args: Any, **kwargs: Any) -> str:
         return self._ask("explain", args, kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
         return self._ask("trace", args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

@@ -145,6 +145,21 @@ def check_attached(target: Target) -> None:
         )
 
 
+class Traced:
+    """jax's `Traced` of the unchanged function, whose `lower` plans; `exla.jit(f).trace(...)` returns it."""
+
+    def __init__(self, traced: Any, lower: Callable[[], Lowered]) -> None:
+        self._traced = traced
+        self._lower = lower
+
+    def lower(self, **how: Any) -> Any:
+        """Plan, and return what `exla.jit(f).lower(...)` does; with arguments, jax's `Lowered` as `jax.jit` has it."""
+        return self._traced.lower(**how) if how else self._lower()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._traced, name)
+
+
 class Lowered:
     """jax's `Lowered` of the unchanged function, whose `compile` obeys the cap; `exla.jit(f).lower(...)` returns it."""
 

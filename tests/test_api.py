@@ -322,6 +322,7 @@ def test_a_method_of_an_instance_can_be_planned_explained_and_lowered():
     want = 2 * expected(x, y, v)
     np.testing.assert_allclose(model.apply(x, y, v=v), want, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(model.apply.lower(x, y, v=v).compile()(model, x, y, v=v), want, rtol=1e-5, atol=1e-5)
+    assert model.apply.trace(x, y, v=v).lower().compile().plan.decisions == model.apply.plan(x, y, v=v).decisions != ()
     assert model.apply.__name__ == "apply" and model.apply.__wrapped__.__doc__ == "Doc."
 
 
