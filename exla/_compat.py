@@ -55,6 +55,9 @@ Primitive = jex_core.Primitive
 Var = jex_core.Var
 
 
+JITTED = ("jit", "pjit")
+
+
 def called_jaxpr(eqn: Any) -> tuple[Any, Sequence[Any], Sequence[int]] | None:
     """Return (jaxpr, its constants, positions of its operands) of a call that can be inlined, else None."""
     key = INLINED_CALLS.get(eqn.primitive.name)
@@ -855,7 +858,37 @@ def trace_flat(fn: Callable[..., Any], avals: Sequence[Any]) -> tuple[Any, Seque
         for a in avals
     ]
     jaxpr, _, consts, *_ = partial_eval.trace_to_jaxpr_dynamic(linear_util.wrap_init(fn, debug_info=debug), plain)
-    return jaxpr, consts
+    return _without_calls(jaxpr), consts
+
+
+def _without_calls(jaxpr: Any) -> Any:
+    """A jaxpr with the equations of what it calls instead, such as those of `jnp.where`, at the lines of the calls."""
+    if not any(eqn.primitive.name in JITTED for eqn in jaxpr.eqns):
+        return jaxpr
+    known: dict[Any, Any] = {}
+
+    def atom(v: Any) -> Any:
+        return v if isinstance(v, Literal) else known.get(v, v)
+
+    def flat(eqns: Sequence[Any], call: Any = None) -> Iterator[Any]:
+        for eqn in eqns:
+            invars = [atom(v) for v in eqn.invars]
+            called = called_jaxpr(eqn) if eqn.primitive.name in JITTED else None
+            if called is not None and not called[1]:
+                inner = called[0]
+                known.update(zip(inner.invars, invars, strict=True))
+                yield from flat(inner.eqns, call or eqn)
+                known.update(zip(eqn.outvars, map(atom, inner.outvars), strict=True))
+                continue
+            outvars = list(eqn.outvars)
+            if call is not None:
+                outvars = [v if is_drop(v) else Var(v.aval) for v in outvars]
+                known.update(zip(eqn.outvars, outvars, strict=True))
+            where = {} if call is None else {"source_info": call.source_info, "ctx": call.ctx}
+            yield eqn.replace(invars=invars, outvars=outvars, **where)
+
+    eqns = list(flat(jaxpr.eqns))
+    return with_equations(jaxpr, invars=jaxpr.invars, eqns=eqns, outvars=[atom(v) for v in jaxpr.outvars])
 
 
 def as_function(closed: Any) -> Callable[..., list[Any]]:
