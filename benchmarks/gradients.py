@@ -2,11 +2,12 @@
 
     python -m benchmarks.gradients [--programs kernel-sum,attention]
 
-Five programs whose plain gradients need 4 to 150 GB: the sum of a Gaussian kernel product of 100,000 x 100,000,
+Seven programs whose plain gradients need 2 to 150 GB: the sum of a Gaussian kernel product of 100,000 x 100,000,
 attention over 16,384 positions, cross-entropy from hidden states over 65,536 classes, the SGPR bound of 200,000 points
-in float64, and the Chamfer distance of two clouds of 30,000 points. Each is planned with `memory_limit` = cap +
-arguments + outputs and run once; growth of the process and a sample of the values against float64 NumPy are kept.
-Exits with 1 when one exceeded its cap, was refused or is wrong.
+in float64, the Chamfer distance of two clouds of 30,000 points, the contrastive loss of 16,384 pairs, and a recurrent
+network over 200 steps of 16,384 series. Each is planned with `memory_limit` = cap + arguments + outputs and run once;
+growth of the process and a sample of the values against float64 NumPy are kept. Exits with 1 when one exceeded its cap,
+was refused or is wrong.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from benchmarks import isolate, plain, record
 from benchmarks.checks import relative_error
@@ -61,6 +63,23 @@ def chamfer(x, y):
     """The Chamfer distance (Fan, Su and Guibas, CVPR 2017), as PyTorch3D and TensorFlow Graphics compute it."""
     squared = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
     return jnp.mean(jnp.min(squared, axis=1)) + jnp.mean(jnp.min(squared, axis=0))
+
+
+def contrastive(images, texts):
+    """The loss of CLIP (Radford et al., ICML 2021) by labels, at a temperature of 0.1, as optax has it."""
+    logits, labels = 10 * images @ texts.T, jnp.arange(len(images))
+    each = optax.softmax_cross_entropy_with_integer_labels
+    return (jnp.mean(each(logits, labels)) + jnp.mean(each(logits.T, labels))) / 2
+
+
+def recurrent(weights, inputs, rows):
+    """A recurrent network (Elman, 1990) over (steps, series, numbers), and the mean square of what it ends with."""
+
+    def step(hidden, row):
+        return jnp.tanh(hidden @ weights + row @ inputs), None
+
+    first = jnp.zeros((rows.shape[1], len(weights)), rows.dtype)
+    return jnp.mean(jax.lax.scan(step, first, rows)[0] ** 2)
 
 
 def _check_kernel_sum(arrays, outputs) -> float:
@@ -128,6 +147,34 @@ def _check_chamfer(arrays, outputs) -> float:
     return max(relative_error(np.asarray(got), want) for got, want in zip(outputs, slopes, strict=True))
 
 
+def _check_contrastive(arrays, outputs) -> float:
+    images, texts = (np.asarray(a, np.float64) for a in arrays)
+    heights = 0.0
+    for rows in np.split(images, 32):
+        heights += np.exp(10 * rows @ texts.T).sum(axis=0)
+    weights = np.exp(10 * images[SAMPLE] @ texts.T)
+    slope = weights / weights.sum(axis=1, keepdims=True) + weights / heights
+    slope[np.arange(len(SAMPLE)), SAMPLE] -= 2
+    return relative_error(np.asarray(outputs[0])[SAMPLE], 5 * slope @ texts / len(images))
+
+
+def _check_recurrent(arrays, outputs) -> float:
+    """Back through time, over a part of the series after the other."""
+    weights, inputs, rows = (np.asarray(a, np.float64) for a in arrays)
+    by_weights, by_inputs = np.zeros_like(weights), np.zeros_like(inputs)
+    for part in np.split(rows, 16, axis=1):
+        hidden = [np.zeros((part.shape[1], len(weights)))]
+        for row in part:
+            hidden.append(np.tanh(hidden[-1] @ weights + row @ inputs))
+        slope = 2 * hidden[-1] / (rows.shape[1] * len(weights))
+        for row, before, after in zip(part[::-1], hidden[-2::-1], hidden[:0:-1], strict=True):
+            slope = slope * (1 - after**2)
+            by_weights += before.T @ slope
+            by_inputs += row.T @ slope
+            slope = slope @ weights.T
+    return max(relative_error(np.asarray(g), w) for g, w in zip(outputs, (by_weights, by_inputs), strict=True))
+
+
 def _normal(*shapes, dtype: Any = np.float32) -> tuple[np.ndarray, ...]:
     generator = np.random.default_rng(0)
     return tuple(generator.standard_normal(shape).astype(dtype) for shape in shapes)
@@ -141,6 +188,11 @@ def _cross_entropy_arguments():
 def _sgpr_arguments():
     inducing, x, y = _normal((500, 8), (200_000, 8), (200_000,), dtype=np.float64)
     return inducing, x, y, np.full(8, 2.0), np.float64(1.0), np.float64(0.1)
+
+
+def _recurrent_arguments():
+    weights, inputs, rows = _normal((64, 64), (8, 64), (200, 16_384, 8))
+    return weights / 10, inputs / 10, rows
 
 
 Arguments = Callable[[], tuple[Any, ...]]
@@ -174,6 +226,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Arguments, Callable[..., float], i
         64,
         1e-3,
     ),
+    "contrastive": (
+        jax.grad(contrastive, argnums=(0, 1)),
+        lambda: tuple(a / 10 for a in _normal((16_384, 128), (16_384, 128))),
+        _check_contrastive,
+        64,
+        1e-3,
+    ),
+    "recurrent": (jax.grad(recurrent, argnums=(0, 1)), _recurrent_arguments, _check_recurrent, 64, 1e-3),
 }
 """Name -> (function, arguments, check, cap in MiB, tolerance)."""
 
