@@ -1054,9 +1054,14 @@ def zeros(aval: Any) -> Any:
     return key_like(aval) if is_extended(aval.dtype) else jax.numpy.zeros(aval.shape, aval.dtype)
 
 
+def is_threefry(key_dtype: Any) -> bool:
+    """Whether many keys of this type are drawn of one by one; of others, all are drawn of the first."""
+    return str(key_dtype) == "key<fry>"
+
+
 def is_partitionable(key_dtype: Any) -> bool:
     """Whether keys of this type draw each element from its position alone."""
-    return str(key_dtype) == "key<fry>" and bool(jax.config.jax_threefry_partitionable)
+    return is_threefry(key_dtype) and bool(jax.config.jax_threefry_partitionable)
 
 
 def threefry(key_data: Any, high: Any, low: Any) -> tuple[Any, Any]:

@@ -199,7 +199,7 @@ def distances_alone(x, y):
 
 index = np.array([2, 0, 1, 1, 5, 3, 9])
 
-KEYS = jax.random.split(jax.random.key(0), 6)
+KEYS, OTHER_KEYS = (jax.random.split(jax.random.key(0, impl=impl), 6) for impl in ("threefry2x32", "unsafe_rbg"))
 
 EXAMPLES = {
     "exla_unless": [
@@ -279,6 +279,7 @@ EXAMPLES = {
         (of_keys(jax.random.split), (KEYS,)),
         (lambda key: jax.random.key_data(jax.random.split(key, (7, 3))), (KEYS[0],)),
         (lambda key: jax.random.key_data(jax.random.split(key, 7)), (jax.random.key(1, impl="rbg"),)),
+        (of_keys(jax.random.split), (OTHER_KEYS,)),
     ],
     "random_fold_in": [(of_keys(lambda key: jax.random.fold_in(key, 3)), (KEYS,))],
     "random_clone": [(of_keys(jax.random.clone), (KEYS,))],
@@ -466,6 +467,7 @@ EXAMPLES = {
         (lambda: jax.random.bits(jax.random.key(2), (7,), "uint64"), ()),
         (lambda: jax.vmap(lambda k: jax.random.bits(k, (3, 4), "uint16"))(jax.random.split(jax.random.key(3), 5)), ()),
         (lambda: jax.random.bits(jax.random.key(4, impl="rbg"), (6, 7)), ()),
+        (lambda keys: jax.vmap(lambda k: jax.random.bits(k, (3,)))(keys), (OTHER_KEYS,)),
     ],
     "threefry2x32": [
         (
@@ -565,6 +567,7 @@ CUTTABLE = {
     ("random_split", 0): {"b0", "a0"},
     ("random_split", 1): {"a0", "a1"},
     ("random_split", 2): set(),
+    ("random_split", 3): set(),
     ("while", 0): {"c0", "c1"},
     ("while", 1): {"c0"},
     ("while", 2): set(),

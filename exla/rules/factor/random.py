@@ -2,7 +2,10 @@
 
 Partitionable threefry computes element i of an array from the key and the number i alone (Salmon et al., *Parallel
 random numbers: as easy as 1, 2, 3*, SC 2011), so a chunk can count from its own offset. Every other generator draws its
-elements in an order of its own and stays whole. Of many keys each is split, and has numbers folded in, by itself.
+elements in an order of its own and stays whole.
+
+Of many keys of threefry each is drawn of, split, and has numbers folded in by itself. Of those of other generators JAX
+draws for the whole batch from one of them (`jax.random`, "Advanced RNG configuration"): a part would draw other numbers.
 """
 
 from __future__ import annotations
@@ -21,14 +24,23 @@ from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, ax
 from exla.rules.factor.elementwise import elementwise
 
 
-@FACTOR_RULES.register("random_bits")
-def random_bits(context: EquationContext) -> FactorRule:
-    """`b0 -> b0 a0 a1`: keys along their own axes, the bits of one key by position."""
+@FACTOR_RULES.register("random_bits", "random_split")
+def of_keys(context: EquationContext) -> FactorRule:
+    """`b0 -> b0 a0 a1`: keys along their own axes, the bits or keys of one key by position."""
     keys, shape = context.operands[0], context.params["shape"]
-    batch = axis_names(len(keys.shape), "b")
-    if not _counts(keys, shape):
-        return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *[None] * len(shape)])}", whole=IN_ORDER)
-    return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *axis_names(len(shape))])}", replay=_replay_bits)
+    is_counted = _compat.is_partitionable(keys.dtype) and math.prod(shape) < 1 << 32
+    batch = _batch(keys)
+    made: list[str | None] = [n if is_counted else None for n in axis_names(len(shape))]
+    replay = _replay_bits if context.primitive == "random_bits" else _replay_split
+    return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *made])}", replay=replay, whole=IN_ORDER)
+
+
+IN_ORDER = "this random generator draws its numbers in order"
+
+
+def _batch(keys: Any) -> list[str | None]:
+    """The axes of many keys."""
+    return [n if _compat.is_threefry(keys.dtype) else None for n in axis_names(len(keys.shape), "b")]
 
 
 @FACTOR_RULES.register("threefry2x32")
@@ -41,20 +53,9 @@ def threefry2x32(context: EquationContext) -> FactorRule:
 def of_each_key(context: EquationContext) -> FactorRule:
     """`b0, b0 -> b0`: seeds to keys, keys to keys, keys and numbers to keys."""
     (result,) = context.results
-    names = axis_names(len(result.shape), "b")
+    names = _batch(result)
     sides = (tokens(names if v.shape == result.shape else [None] * len(v.shape)) for v in context.operands)
-    return FactorRule(equation=f"{', '.join(sides)} -> {tokens(names)}")
-
-
-@FACTOR_RULES.register("random_split")
-def random_split(context: EquationContext) -> FactorRule:
-    """`b0 -> b0 a0`: keys along their own axes, those made of one by position."""
-    keys, shape = context.operands[0], context.params["shape"]
-    batch = axis_names(len(keys.shape), "b")
-    made: list[str | None] = list(axis_names(len(shape)))
-    if not _counts(keys, shape):
-        made = [None] * len(shape)
-    return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *made])}", replay=_replay_split, whole=IN_ORDER)
+    return FactorRule(equation=f"{', '.join(sides)} -> {tokens(names)}", whole=IN_ORDER)
 
 
 @FACTOR_RULES.register("random_wrap", "random_unwrap")
@@ -64,14 +65,6 @@ def words_of_keys(context: EquationContext) -> FactorRule:
     names = axis_names(min(len(operand.shape), len(result.shape)), "b")
     left, right = (tokens([*names, *[None] * (len(v.shape) - len(names))]) for v in (operand, result))
     return FactorRule(equation=f"{left} -> {right}", whole="a key consists of several words")
-
-
-IN_ORDER = "this random generator draws its numbers in order"
-
-
-def _counts(keys: Any, shape: Sequence[int]) -> bool:
-    """Whether what is drawn of keys, in a shape each, depends on nothing but its position."""
-    return _compat.is_partitionable(keys.dtype) and math.prod(shape) < 1 << 32
 
 
 def _replay_bits(chunk: Chunk, keys: Any) -> Sequence[Any]:
