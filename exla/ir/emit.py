@@ -50,18 +50,22 @@ def computed(values: Sequence[Any]) -> list[Any]:
     return [compute(v) for v in values]
 
 
-def emit(program: Program, expand: dict[str, Expansion], *, in_blocks: bool = False) -> Callable[..., list[Any]]:
+def emit(
+    program: Program, expand: dict[str, Expansion], *, in_blocks: bool = False, types: Sequence[Any] | None = None
+) -> Callable[..., list[Any]]:
     """Make a function of a program.
 
     Args:
       program: the program.
       expand: primitive name -> how an equation of exla's own is run: (equation, operands, run_program).
       in_blocks: whether long reductions are written in blocks (`exla.ir.blocks`).
+      types: abstract values that say which results are weakly typed; None = those of the program's results.
 
     Returns:
       A function of the program's inputs, constants first, that returns its outputs.
     """
 
+    results_of = types or [v.aval for v in program.outvars]
     blocks: dict[Any, Block | Apart] = {}
     later: set[Any] = set()
 
@@ -91,7 +95,7 @@ def emit(program: Program, expand: dict[str, Expansion], *, in_blocks: bool = Fa
     def run(*values: Any) -> list[Any]:
         read(program)
         results = evaluate(program.jaxpr, values, step)
-        return [_compat.as_weak_as(x, v.aval) for x, v in zip(results, program.outvars, strict=True)]
+        return [_compat.as_weak_as(x, aval) for x, aval in zip(results, results_of, strict=True)]
 
     return run
 

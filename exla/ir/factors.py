@@ -200,6 +200,7 @@ class FactorRule:
       apart: factor name -> the results that the factor does not reach and that are the same for every chunk of it.
       windows: factor name -> operand -> its placement with a halo, for the factors of which a chunk reaches beyond the
         same chunk of an operand; the equation has `_` for that axis of the operand.
+      counted: the factors of which the values of a chunk depend on where it begins.
     """
 
     equation: str
@@ -210,6 +211,7 @@ class FactorRule:
     sizes: Mapping[str, int] = field(default_factory=dict)
     apart: Mapping[str, frozenset[int]] = field(default_factory=dict)
     windows: Mapping[str, Mapping[int, Placement]] = field(default_factory=dict)
+    counted: frozenset[str] = frozenset()
 
 
 FACTOR_RULES: Registry[Callable[[EquationContext], FactorRule]] = Registry("factor rule", package="exla.rules.factor")

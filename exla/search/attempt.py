@@ -146,6 +146,7 @@ class Attempt:
     ) -> Choice | None:
         begin = time.perf_counter()
         constants = len(program.consts)
+        types = [v.aval for v in self.call.program.outvars]
         structs = [as_struct(v.aval) for v in program.invars]
         structs[constants:] = place(structs[constants:], self.call.arguments)
         chosen = tuple(CompileOption(name=k, value=v) for k, v in options.items())
@@ -153,7 +154,7 @@ class Attempt:
         try:
             compiled = compile_for(
                 self.target,
-                emit(program, EXPANSIONS, in_blocks=self.machine.blocks),
+                emit(program, EXPANSIONS, in_blocks=self.machine.blocks, types=types),
                 structs,
                 donate=[constants + k for k in self.call.donated],
                 results=self.call.results,

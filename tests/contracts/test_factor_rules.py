@@ -148,6 +148,15 @@ def walked(keys, x):
     return jax.vmap(lambda key, row: lax.scan(step, (row, key), None, length=3)[1])(keys, x)
 
 
+def written(x, i):
+    """Scatters into the rows of what is carried, wherever they are."""
+    return lax.scan(lambda c, k: (c.at[i + k].add(k), c[0, 0]), x, jnp.arange(3))
+
+
+def written_under_a_condition(x, i):
+    return lax.cond(x[0, 0] > 0, lambda: x.at[i].add(1.0), lambda: written(x, i)[0])
+
+
 def rejected(keys):
     """Draws for each key until one is accepted."""
 
@@ -273,6 +282,8 @@ EXAMPLES = {
         (tallied, (array(5, 6, 4), array(4, 4))),
         (tallied_in_turn, (array(5, 6, 4), array(4, 4))),
         (drawn, (array(6, 7), jax.random.key(1))),
+        (written, (array(6, 7), np.array([0, 2, 3]))),
+        (lambda x, i: lax.scan(lambda c, k: (written(c * k, i)[0], None), x, jnp.arange(3.0))[0], (array(6, 7), index)),
         (walked, (KEYS, np.arange(24).reshape(6, 4))),
     ],
     "random_split": [
@@ -281,7 +292,10 @@ EXAMPLES = {
         (lambda key: jax.random.key_data(jax.random.split(key, 7)), (jax.random.key(1, impl="rbg"),)),
         (of_keys(jax.random.split), (OTHER_KEYS,)),
     ],
-    "random_fold_in": [(of_keys(lambda key: jax.random.fold_in(key, 3)), (KEYS,))],
+    "random_fold_in": [
+        (of_keys(lambda key: jax.random.fold_in(key, 3)), (KEYS,)),
+        (of_keys(lambda key: jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(7))), (KEYS,)),
+    ],
     "random_clone": [(of_keys(jax.random.clone), (KEYS,))],
     "random_unwrap": [(lambda keys: jax.random.key_data(keys)[:, 1], (KEYS,))],
     "random_wrap": [
@@ -297,12 +311,14 @@ EXAMPLES = {
         (lambda x: lax.while_loop(lambda c: jnp.any(c < 1), lambda c: c + 0.3, x), (array(6, 7),)),
         (lambda x: lax.while_loop(lambda c: c[0, 0] < 1, lambda c: jnp.sort(c + 0.3, axis=0), x), (array(6, 7),)),
         (rejected, (KEYS,)),
+        (lambda x, i: lax.fori_loop(0, i[2], lambda k, c: c.at[i].mul(k + 1), x), (array(6, 7), index)),
     ],
     "cond": [
         (lambda x, y: lax.cond(x[0, 0] > 0.5, lambda: x + y, lambda: jnp.sin(x)), (array(6, 7), array(7))),
         (lambda x: lax.switch(jnp.int32(1), [jnp.sin, lambda x: x[::-1], jnp.cos], x), (array(6, 7),)),
         (lambda x: lax.cond(x[0, 0] > 0.5, lambda: jnp.cumsum(x, 0), lambda: x + jnp.arange(7.0)), (array(6, 7),)),
         (lambda x: lax.cond(x[0, 0] > 0.5, lambda: x @ x, lambda: x), (array(5, 5),)),
+        (written_under_a_condition, (array(6, 7), np.array([0, 2, 3]))),
     ],
     "sort": [
         (lambda x: lax.sort(x, dimension=1), (array(6, 7),)),
@@ -564,6 +580,7 @@ CUTTABLE = {
     ("scan", 3): {"t", "c0"},
     ("scan", 6): {"t", "c0"},
     ("scan", 8): {"t", "c0", "c1"},
+    ("random_fold_in", 1): {"b0", "b1"},
     ("random_split", 0): {"b0", "a0"},
     ("random_split", 1): {"a0", "a1"},
     ("random_split", 2): set(),
@@ -572,6 +589,7 @@ CUTTABLE = {
     ("while", 1): {"c0"},
     ("while", 2): set(),
     ("while", 4): {"c0"},
+    ("while", 5): {"c0"},
     ("cond", 0): {"c0", "c1"},
     ("cond", 1): {"c0"},
     ("cond", 2): set(),

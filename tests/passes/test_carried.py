@@ -194,6 +194,23 @@ def test_random_bits_and_keys_of_every_example_stay_what_they_are():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_a_counter_stays_weakly_typed_where_a_scan_is_cut():
+    def fn(x):
+        def step(carry, _):
+            x, count = carry
+            y = jnp.sin(x * 1.1)
+            return (y, count + 1), y
+
+        (x, count), rows = lax.scan(step, (x, 0), None, length=50)
+        return count, jnp.var(rows, axis=0)
+
+    x = jnp.ones((4096, 8))
+    whole, fixed = temporaries(fn, (x,))
+    f = exla.jit(fn, memory_limit=fixed + whole // 4)
+    assert not f.plan(x).untouched
+    assert [r.weak_type for r in f(x)] == [r.weak_type for r in jax.jit(fn)(x)] == [True, False]
+
+
 def test_the_backward_pass_restarts_the_forward_pass_from_saved_states():
     fn, arguments = CASES["gradient_of_a_recurrent_loss"]
     whole, fixed = temporaries(fn, arguments)

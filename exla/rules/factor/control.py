@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from exla import _compat
@@ -72,7 +73,7 @@ class _Axes:
                 adds = _adds(eqn, factors, name)
                 if adds is not None:
                     self._summing.append((node, position, adds))
-                if _counts_along(eqn, tied):
+                if name in factors.rule.counted:
                     self._counting.append(node)
         for n, k in alone:
             self._whole.add(self.find((values[n], k)))
@@ -151,15 +152,7 @@ def independent(eqn: Any, factors: Factors, name: str, in_scan: bool = False) ->
     placed = [(n, p) for n, (v, p) in enumerate(values) if p is not None and not isinstance(v, Literal)]
     if any(p.block != 1 or p.halo is not None for _, p in placed):
         return []
-    tied = [(n, p.axis) for n, p in placed]
-    return [] if not in_scan and _counts_along(eqn, tied) else tied
-
-
-def _counts_along(eqn: Any, tied: Sequence[tuple[int, int]]) -> bool:
-    """Whether values on a chunk of a factor depend on where it begins: they count from there."""
-    if eqn.primitive.name == "iota":
-        return any(axis == eqn.params["dimension"] for _, axis in tied)
-    return eqn.primitive.name in ("random_bits", "random_split") and all(n >= len(eqn.invars) for n, _ in tied)
+    return [(n, p.axis) for n, p in placed] if in_scan or name not in rule.counted else []
 
 
 def _step(body: Program, axes: _Axes, root: Node, size: int, offset: Any) -> Callable[[Any, list[Any]], list[Any]]:
@@ -190,7 +183,7 @@ def _cut(body: Program, axes: _Axes, root: Node, size: int) -> Any:
         shape = tuple(size if axes.find((var, k)) == root else n for k, n in enumerate(whole.shape))
         return jax.ShapeDtypeStruct(shape, whole.dtype, weak_type=whole.weak_type)
 
-    step = _step(body, axes, root, size, jnp.int32(0))
+    step = _step(body, axes, root, size, np.int32(0))  # which nothing in it counts from
     return jax.make_jaxpr(lambda *values: evaluate(body.jaxpr, values, step))(*map(struct, body.invars))
 
 
@@ -331,6 +324,7 @@ def scan(context: EquationContext) -> FactorRule:
         carried={"t": carried, **{name: _adding(flow, name, consts) for name in flow.sums}},
         replay=flow.replay,
         apart={name: results for name, results in flow.apart().items() if name not in flow.sums},
+        counted=frozenset(name for root, name in flow.names.items() if flow.axes.counts(root)),
         whole=WHOLE,
     )
 

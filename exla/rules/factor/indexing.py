@@ -51,16 +51,26 @@ def _look(chunk: Chunk, operand: Any, indices: Any) -> list[Any]:
     here = wanted - chunk.offset.astype(wanted.dtype)
     mine = ((here >= 0) & (here < chunk.size)) | (nowhere & (chunk.offset == 0))
     shifted = lax.select(nowhere, lax.full_like(here, -1), _clamp(here, chunk.size - 1))
-    others = [indices[..., k] for k in range(indices.shape[-1])]
-    others[component] = shifted
-    (found,) = chunk.bind(operand, lax.concatenate([k[..., None] for k in others], indices.ndim - 1))
+    components = _components(indices)
+    components[component] = shifted
+    (found,) = chunk.bind(operand, _together(components))
     batch = [k for k in range(found.ndim) if k not in numbers.offset_dims]
     mine = lax.broadcast_in_dim(mine, found.shape, batch)
     return [lax.select(mine, found, lax.full_like(found, 0)), mine]
 
 
+def _components(indices: Any) -> list[Any]:
+    """Indices by the axis of the operand that they are of."""
+    return [indices[..., k] for k in range(indices.shape[-1])]
+
+
+def _together(components: Sequence[Any]) -> Any:
+    return lax.concatenate([c[..., None] for c in components], components[0].ndim)
+
+
 def _clamp(indices: Any, last: Any) -> Any:
-    return lax.clamp(np.zeros((), indices.dtype), indices, np.array(last, indices.dtype))
+    whole = indices.dtype.type
+    return lax.clamp(whole(0), indices, whole(last))
 
 
 def _signed(indices: Any) -> Any:
@@ -71,7 +81,7 @@ def _signed(indices: Any) -> Any:
     """
     signed = jnp.dtype(np.int64 if indices.dtype.itemsize > 4 else np.int32)
     if jnp.issubdtype(indices.dtype, jnp.unsignedinteger) and indices.dtype.itemsize == signed.itemsize:
-        indices = jnp.minimum(indices, np.array(jnp.iinfo(signed).max, indices.dtype))
+        indices = jnp.minimum(indices, indices.dtype.type(jnp.iinfo(signed).max))
     return lax.convert_element_type(indices, signed)
 
 
@@ -128,14 +138,14 @@ def _replay_scatter(chunk: Chunk, operand: Any, indices: Any, updates: Any) -> S
     indices = _signed(indices)
     if place is None or place.axis not in numbers.scatter_dims_to_operand_dims:
         return chunk.bind(operand, indices, updates)
+    components = _components(indices)
     if params["mode"] is lax.GatherScatterMode.CLIP:
         extents, lengths = chunk.context.operands[0].shape, _window_lengths(chunk.context)
-        last = [extents[axis] - lengths[axis] for axis in numbers.scatter_dims_to_operand_dims]
-        indices = jnp.clip(indices, 0, np.array(last, indices.dtype))
+        axes = numbers.scatter_dims_to_operand_dims
+        components = [_clamp(c, extents[a] - lengths[a]) for c, a in zip(components, axes, strict=True)]
     component = numbers.scatter_dims_to_operand_dims.index(place.axis)
-    is_component = (np.arange(indices.shape[-1]) == component).astype(indices.dtype)
-    here = indices - is_component * chunk.offset.astype(indices.dtype)
-    return chunk.bind(operand, here, updates, mode=lax.GatherScatterMode.FILL_OR_DROP)
+    components[component] = components[component] - chunk.offset.astype(indices.dtype)
+    return chunk.bind(operand, _together(components), updates, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
 
 def _window_lengths(context: EquationContext) -> list[int]:
@@ -176,11 +186,13 @@ def scatter(context: EquationContext) -> FactorRule:
     for axis, place in zip(_window_axes(context), numbers.update_window_dims, strict=True):
         if lengths[axis] == operand.shape[axis] and axis not in numbers.scatter_dims_to_operand_dims:
             left[axis] = update[place] = f"w{axis}"
-    for axis in _taken_one_by_one(context, numbers.scatter_dims_to_operand_dims, lengths):
+    entered = _taken_one_by_one(context, numbers.scatter_dims_to_operand_dims, lengths)
+    for axis in entered:
         left[axis] = f"s{axis}"
     return FactorRule(
         equation=f"{tokens(left)}, {tokens(index)}, {tokens(update)} -> {tokens(left)}",
         carried={name: _INTO_OPERAND for name in index if name is not None and name[0] == "u"},
         replay=_replay_scatter,
+        counted=frozenset(f"s{axis}" for axis in entered),
         whole="scatter writes anywhere along the axis",
     )

@@ -5,7 +5,7 @@ random numbers: as easy as 1, 2, 3*, SC 2011), so a chunk can count from its own
 elements in an order of its own and stays whole.
 
 Of many keys of threefry each is drawn of, split, and has numbers folded in by itself. Of those of other generators JAX
-draws for the whole batch from one of them (`jax.random`, "Advanced RNG configuration"): a part would draw other numbers.
+draws for the whole batch from one of them (`jax.random`, "Advanced RNG configuration"): a part would have others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ def of_keys(context: EquationContext) -> FactorRule:
     batch = _batch(keys)
     made: list[str | None] = [n if is_counted else None for n in axis_names(len(shape))]
     replay = _replay_bits if context.primitive == "random_bits" else _replay_split
-    return FactorRule(equation=f"{tokens(batch)} -> {tokens([*batch, *made])}", replay=replay, whole=IN_ORDER)
+    return FactorRule(
+        equation=f"{tokens(batch)} -> {tokens([*batch, *made])}",
+        replay=replay,
+        whole=IN_ORDER,
+        counted=frozenset(n for n in made if n is not None),
+    )
 
 
 IN_ORDER = "this random generator draws its numbers in order"
@@ -51,11 +56,18 @@ def threefry2x32(context: EquationContext) -> FactorRule:
 
 @FACTOR_RULES.register("random_seed", "random_clone", "random_fold_in")
 def of_each_key(context: EquationContext) -> FactorRule:
-    """`b0, b0 -> b0`: seeds to keys, keys to keys, keys and numbers to keys."""
+    """`b0, b0 -> b0`: seeds to keys, keys to keys, keys and numbers to keys; an axis of one is taken for all."""
     (result,) = context.results
+    rank = len(result.shape)
     names = _batch(result)
-    sides = (tokens(names if v.shape == result.shape else [None] * len(v.shape)) for v in context.operands)
-    return FactorRule(equation=f"{', '.join(sides)} -> {tokens(names)}", whole=IN_ORDER)
+    sides = [
+        [n if v.shape[k] == result.shape[k] else None for k, n in enumerate(names)]
+        if len(v.shape) == rank
+        else [None] * len(v.shape)
+        for v in context.operands
+    ]
+    made = [n if any(n in side for side in sides) else None for n in names]
+    return FactorRule(equation=f"{', '.join(map(tokens, sides))} -> {tokens(made)}", whole=IN_ORDER)
 
 
 @FACTOR_RULES.register("random_wrap", "random_unwrap")

@@ -64,7 +64,9 @@ def iota(context: EquationContext) -> FactorRule:
     names = axis_names(len(context.results[0].shape))
     if context.operands:
         return FactorRule(equation=_all_whole(context), whole="its shape is dynamic")
-    return FactorRule(equation=f" -> {tokens(names)}", replay=_replay_iota)
+    return FactorRule(
+        equation=f" -> {tokens(names)}", replay=_replay_iota, counted=frozenset({names[context.params["dimension"]]})
+    )
 
 
 def _replay_reshape(chunk: Chunk, operand: Any) -> Sequence[Any]:
