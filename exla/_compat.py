@@ -54,8 +54,8 @@ Literal = jex_core.Literal
 Primitive = jex_core.Primitive
 Var = jex_core.Var
 
-
 JITTED = ("jit", "pjit")
+"""Calls that mean nothing but what they call."""
 
 
 def called_jaxpr(eqn: Any) -> tuple[Any, Sequence[Any], Sequence[int]] | None:

@@ -340,6 +340,7 @@ EXAMPLES = {
         (lambda x, i, j: x.at[i, j].get(mode="fill"), (array(5, 9), index, index[::-1] - 1)),
         (lambda x, i, j: x[i, 1, j], (array(10, 4, 7), index.astype(np.uint8), index[::-1] % 7)),
         (narrowly_looked_up, (array(259, 3), index)),
+        (lambda keys, i: jax.random.key_data(keys[i]), (KEYS, np.array([4, 0, 4]))),
     ],
     **{
         name: [

@@ -41,6 +41,7 @@ WHOLE = {
     "or a constant": lambda t, rows, turn: (t, jnp.where(turn > 2, jnp.sum(rows), 1.0)),
     "beside a constant": lambda t, rows, turn: (t, jnp.stack([jnp.sum(rows), 1.0])),
     "counted": lambda t, rows, turn: (t, jnp.sum(rows).astype(int)),
+    "asked for": lambda t, rows, turn: (t, jnp.sum(rows.astype(int)).astype(bool)),
     "read by the rows": lambda t, rows, turn: (t, jnp.sum(rows * jnp.sum(rows), axis=1)),
     "the largest": lambda t, rows, turn: (jnp.maximum(t, jnp.max(rows)), None),
     "a scan inside that starts from a constant": lambda t, rows, turn: (t, inner(1.0, rows)),

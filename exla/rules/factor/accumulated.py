@@ -176,6 +176,8 @@ def _keeps_type(eqn: Any) -> bool:
 
 
 def _truncates(eqn: Any) -> bool:
-    """Whether a conversion is from numbers with fractions to such without."""
-    before, after = (jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in (eqn.invars[0], eqn.outvars[0]))
-    return bool(before and not after)
+    """Whether a conversion is from numbers with fractions to such without, or to truth values."""
+    before, after = (v.aval.dtype for v in (eqn.invars[0], eqn.outvars[0]))
+    if after == np.bool_:
+        return True
+    return bool(jnp.issubdtype(before, jnp.inexact) and not jnp.issubdtype(after, jnp.inexact))

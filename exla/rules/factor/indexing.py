@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from exla import _compat
 from exla.ir.factors import FACTOR_RULES, Carried, Chunk, EquationContext, FactorRule, tokens
 from exla.ir.primitives import SCATTERS
 
@@ -106,6 +107,8 @@ def gather(context: EquationContext) -> FactorRule:
         if entire and axis not in numbers.start_index_map:
             left[axis] = result[place] = f"w{axis}"
     searched = _taken_one_by_one(context, numbers.start_index_map, context.params["slice_sizes"])
+    if _compat.is_extended(operand.dtype):  # keys are picked whole
+        searched = []
     for axis in searched:
         left[axis] = f"s{axis}"
     return FactorRule(
