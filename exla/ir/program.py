@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -190,6 +190,14 @@ def trace_function(fn: Callable[..., Any], avals: Sequence[Any], consts: Sequenc
     if jaxpr.constvars:
         jaxpr = _compat.constants_as_inputs(jaxpr)
     return Program(jaxpr=jaxpr, consts=(*captured, *consts))
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of every body in it."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in _compat.inner_jaxprs(eqn):
+            yield from equations(inner)
 
 
 def as_struct(aval: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 
@@ -31,3 +32,9 @@ def add(total: Any, lost: Any, more: Any) -> tuple[Any, Any]:
     taken = new - total
     error = (total - (new - taken)) + (more - taken)
     return new, jnp.where(jnp.isfinite(new), lost + error, jnp.zeros_like(lost))
+
+
+def widened(array: Any) -> Any:
+    """An array that is to be added to: floats below 32 bits in float32, in which many additions lose less."""
+    is_narrow = jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 32
+    return lax.convert_element_type(array, np.float32) if is_narrow else array

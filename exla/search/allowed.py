@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 
 from exla import _compat
-from exla.ir.program import Program
+from exla.ir.program import Program, equations
 from exla.search.values import KINDS, Allowed
 
 TOLERANCES = {2: 3e-2, 4: 1e-3, 8: 1e-8}
@@ -32,7 +29,7 @@ def allowed_for(program: Program, *, exact: bool = False) -> Allowed:
     dtypes = [v.aval.dtype for v in program.outvars if _compat.is_differentiable(v.aval.dtype)]
     parts = [_compat.item_bytes(d) // (1 + np.issubdtype(d, np.complexfloating)) for d in dtypes]
     tolerance = TOLERANCES.get(min(parts, default=4), max(TOLERANCES.values()))
-    eqns = list(_equations(program.jaxpr))
+    eqns = list(equations(program.jaxpr))
     values = [*program.invars, *(v for eqn in eqns for v in eqn.outvars)]
     has_floats = any(_compat.is_differentiable(v.aval.dtype) for v in values)
     return Allowed(
@@ -40,11 +37,3 @@ def allowed_for(program: Program, *, exact: bool = False) -> Allowed:
         most_different=MOST_DIFFERENT if has_floats and not exact else 0.0,
         kinds=("positive",) if any(eqn.primitive.name == "while" for eqn in eqns) else KINDS,
     )
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr and of every body in it."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in _compat.inner_jaxprs(eqn):
-            yield from _equations(inner)

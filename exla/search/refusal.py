@@ -11,7 +11,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.errors import Holder, MemoryLimitError
 from exla.ir.memory import Held, Peak
-from exla.ir.program import Program, body_program, value_bytes
+from exla.ir.program import Program, equations, value_bytes
 from exla.ir.spread import Spread
 from exla.options import Options
 from exla.passes.decisions import Growth
@@ -119,22 +119,12 @@ def _unused(barred: Sequence[Tried], limit_bytes: int) -> Iterator[str]:
 def _hints(program: Program, peak: Peak) -> Iterator[str]:
     """What the user could change."""
     made = (item.program.origin(item.var) for item in peak.held[:3])
-    forth, back = ({_compat.source_line(e) for e in _scans(program, reverse)} for reverse in (False, True))
+    scans = [eqn for eqn in equations(program.jaxpr) if eqn.primitive.name == "scan"]
+    forth, back = ({_compat.source_line(e) for e in scans if e.params["reverse"] == way} for way in (False, True))
     keeping = forth & back  # those of a gradient are where the scan is that it goes back through
     for source in dict.fromkeys(source for primitive, source in made if primitive == "scan" and source in keeping):
         where = f" at {source}" if source else ""
         yield f"jax.checkpoint around the body of the scan{where} may help: what a gradient needs is computed again."
-
-
-def _scans(program: Program, reverse: bool) -> Iterator[Any]:
-    """The scans of a program that run in a direction, in bodies too."""
-    for eqn in program.eqns:
-        if eqn.primitive.name == "scan" and eqn.params["reverse"] == reverse:
-            yield eqn
-        for closed in _compat.bodies(eqn):
-            body = body_program(closed)
-            if body is not None:
-                yield from _scans(body, reverse)
 
 
 def _narrower(peak: Peak, missing_bytes: int) -> Iterator[str]:

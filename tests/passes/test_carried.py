@@ -8,6 +8,7 @@ from jax import lax
 
 import exla
 from exla.passes.decisions import Split
+from tests.zoo.test_zoo import in_float64
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -154,13 +155,7 @@ def test_a_tenth_of_the_temporaries_is_enough(name):
     got, plain = f(*arguments), jax.jit(fn)(*arguments)
     if name in EXACT:
         jax.tree.map(np.testing.assert_array_equal, got, plain)
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    try:
-        wide = tuple(x.astype(np.float64) if x.dtype == np.float32 else x for x in map(np.asarray, arguments))
-        want = fn(*wide) if name != "histogram" else plain
-    finally:
-        jax.config.update("jax_enable_x64", before)
+    want = plain if name == "histogram" else in_float64(fn, arguments)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4 * np.max(np.abs(b)))
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from exla.ir import sums
@@ -79,11 +78,6 @@ class Combiner:
 COMBINERS: Registry[Combiner] = Registry("combiner")
 
 
-def _widen(array: Any) -> Any:
-    narrow = jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 32
-    return lax.convert_element_type(array, np.float32) if narrow else array
-
-
 def _narrow(context: EquationContext, state: State) -> State:
     return [lax.convert_element_type(s, r.dtype) for s, r in zip(state, context.results, strict=True)]
 
@@ -108,7 +102,7 @@ for _name, _operation, _identity, _reduce, _exchange in (
         Combiner(
             merge=_elementwise(_operation),
             identity=full(_identity),
-            prepare=_widen,
+            prepare=sums.widened,
             finish=_narrow,
             exact=_is_integral,
             across=_first_axis(_reduce),
@@ -133,7 +127,12 @@ def _finish_long_sum(context: EquationContext, state: State) -> State:
 
 COMBINERS.register("long_sum")(
     Combiner(
-        merge=_merge_long_sum, identity=full(0), prepare=_widen, finish=_finish_long_sum, exact=_is_integral, kept=2
+        merge=_merge_long_sum,
+        identity=full(0),
+        prepare=sums.widened,
+        finish=_finish_long_sum,
+        exact=_is_integral,
+        kept=2,
     )
 )
 

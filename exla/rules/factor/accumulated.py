@@ -140,9 +140,7 @@ class _Kinds:
         """Say what an equation computes that sums over the index: it may start from parts, and from nothing else."""
         self.used.update(kind for kind in operands if isinstance(kind, int))
         self.kinds.update((v, PART if k in adds.results else SAME) for k, v in enumerate(eqn.outvars))
-        return all(
-            (kind is SAME or kind == ZERO) != (k in adds.inits) or kind == ZERO for k, kind in enumerate(operands)
-        )
+        return all(kind == ZERO or (kind is SAME) != (k in adds.inits) for k, kind in enumerate(operands))
 
     def _of(self, v: Any) -> Kind:
         if isinstance(v, Literal):
@@ -153,12 +151,10 @@ class _Kinds:
         """What an equation makes of a part of a sum; `SAME` where it is not linear in it."""
         name = eqn.primitive.name
         carries = [kind for kind in operands if isinstance(kind, int)]
-        if len(carries) == 1 and (name in ("add", "add_any", "copy") or (name == "sub" and operands[0] == carries[0])):
-            kind: Kind = carries[0]
-        elif len(carries) == 1 and name == "convert_element_type" and _keeps_type(eqn):
+        kind: Kind = PART
+        if len(carries) == 1 and _only_adds(eqn, operands):
             kind = carries[0]
         else:
-            kind = PART
             self.used.update(carries)
         numbers = [k for k, v in enumerate(eqn.invars) if v.aval.dtype == eqn.outvars[0].aval.dtype]
         same = [k for k, of in enumerate(operands) if of is SAME]
@@ -171,8 +167,12 @@ class _Kinds:
         return kind if is_linear else SAME
 
 
-def _keeps_type(eqn: Any) -> bool:
-    return bool(eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype)
+def _only_adds(eqn: Any, operands: Sequence[Kind]) -> bool:
+    """Whether the result is the carry among the operands, with something added at most."""
+    name, (first, *_) = eqn.primitive.name, eqn.invars
+    if name == "convert_element_type":
+        return bool(first.aval.dtype == eqn.outvars[0].aval.dtype)
+    return name in ("add", "add_any", "copy") or (name == "sub" and isinstance(operands[0], int))
 
 
 def _truncates(eqn: Any) -> bool:

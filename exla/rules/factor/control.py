@@ -5,186 +5,27 @@ values are bit for bit those of the whole one.
 
 Along any other axis a scan, while or cond can be cut if its bodies treat the indices of that axis independently of each
 other, on every turn: the rows that a bisection (`jnp.searchsorted`) or a vmapped recurrence works on. That is found by
-following the factor rules of the bodies' own equations (`_Axes`); the bodies are traced again at the chunk's shapes.
-A while loop that asks whether *any* element goes on does not leave its axes alone: the elements wait for each other.
-What a scan sums over such an axis, as a gradient of its weights, is carried from chunk to chunk
+following the factor rules of the bodies' own equations (`exla.rules.factor.bodies`); the bodies are traced again at the
+chunk's shapes. A while loop that asks whether *any* element goes on does not leave its axes alone: the elements wait
+for each other. What a scan sums over such an axis, as a gradient of its weights, is carried from chunk to chunk
 (`exla.rules.factor.accumulated`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from exla import _compat
 from exla._compat import Literal
 from exla.ir import sums
-from exla.ir.factors import (
-    FACTOR_RULES,
-    Adds,
-    Carried,
-    Chunk,
-    EquationContext,
-    FactorRule,
-    Factors,
-    tokens,
-)
-from exla.ir.program import Program, as_struct, body_program, evaluate
+from exla.ir.factors import FACTOR_RULES, Adds, Carried, Chunk, EquationContext, FactorRule, tokens
+from exla.ir.program import body_program, evaluate
 from exla.rules.factor.accumulated import Accumulated, accumulated
-
-Node = tuple[Any, int]
-"""A variable of a body and one of its axes."""
-
-
-class _Axes:
-    """The axes of the values in some bodies, joined where they are one index.
-
-    Args:
-      bodies: the bodies.
-      in_scan: whether they are a scan's, which may sum over an index, and is told where a chunk of it begins.
-    """
-
-    def __init__(self, bodies: Iterable[Program], in_scan: bool) -> None:
-        self._parent: dict[Node, Node] = {}
-        self._whole: set[Node] = set()
-        self._in_scan = in_scan
-        self._summing: list[tuple[Node, int, Adds]] = []
-        self._counting: list[Node] = []
-        for body in bodies:
-            for position in range(len(body.eqns)):
-                self._tie(body, position)
-
-    def _tie(self, body: Program, position: int) -> None:
-        eqn, factors = body.eqns[position], body.factors(position)
-        values = (*eqn.invars, *eqn.outvars)
-        alone = {(n, k) for n, v in enumerate(values) if not isinstance(v, Literal) for k in _ranks(v)}
-        for name in () if factors is None else factors.names:
-            assert factors is not None
-            tied = self.tied(eqn, factors, name)
-            if tied:
-                self.join([(values[n], k) for n, k in tied])
-                alone -= set(tied)
-                node = (values[tied[0][0]], tied[0][1])
-                adds = _adds(eqn, factors, name)
-                if adds is not None:
-                    self._summing.append((node, position, adds))
-                if name in factors.rule.counted:
-                    self._counting.append(node)
-        for n, k in alone:
-            self._whole.add(self.find((values[n], k)))
-
-    def tied(self, eqn: Any, factors: Factors, name: str) -> list[tuple[int, int]]:
-        """(which operand or result, axis) along which a factor runs, if a body can be cut along it."""
-        return independent(eqn, factors, name, self._in_scan)
-
-    def summing(self, root: Node) -> dict[int, Adds]:
-        """Positions of the equations that sum over an index -> what they add up."""
-        return {position: adds for node, position, adds in self._summing if self.find(node) == root}
-
-    def counts(self, root: Node) -> bool:
-        """Whether values of a chunk of an index depend on where it begins."""
-        return any(self.find(node) == root for node in self._counting)
-
-    def find(self, node: Node) -> Node:
-        root = node
-        while self._parent.get(root, root) != root:
-            root = self._parent[root]
-        self._parent[node] = root
-        return root
-
-    def join(self, nodes: Sequence[Node]) -> None:
-        """Make some axes one index."""
-        first = self.find(nodes[0])
-        for node in nodes[1:]:
-            root = self.find(node)
-            if root != first:
-                self._parent[root] = first
-                if root in self._whole:
-                    self._whole.add(first)
-
-    def names(self, values: Iterable[Any]) -> dict[Node, str]:
-        """A name for every index that runs along an axis of some values and can be cut."""
-        along: dict[Node, list[Node]] = {}
-        for node in list(self._parent):
-            along.setdefault(self.find(node), []).append(node)
-        roots: dict[Node, str] = {}
-        for var in values:
-            for k in _ranks(var):
-                root = self.find((var, k))
-                group = along.get(root, [(var, k)])
-                alone = len({v for v, _ in group}) == len(group)
-                if root not in self._whole and alone and var.aval.shape[k] > 1:
-                    roots.setdefault(root, f"c{len(roots)}")
-        return roots
-
-
-def _ranks(var: Any) -> range:
-    return range(len(getattr(var.aval, "shape", ())))
-
-
-def _adds(eqn: Any, factors: Factors, name: str) -> Adds | None:
-    """What an equation adds up over a factor; None where it does nothing of the kind."""
-    if factors.rule.reduced.get(name) == "sum":
-        return Adds(results=frozenset(range(len(eqn.outvars))))
-    carried = factors.rule.carried.get(name)
-    return None if carried is None else carried.adds
-
-
-def independent(eqn: Any, factors: Factors, name: str, in_scan: bool = False) -> list[tuple[int, int]]:
-    """(which operand or result, axis) along which a factor runs, if its indices are independent of each other.
-
-    Args:
-      eqn: the equation.
-      factors: its factors.
-      name: the name of one.
-      in_scan: whether they may also be summed over, or count from where a chunk begins.
-    """
-    rule = factors.rule
-    is_in_order = name in rule.reduced or name in rule.carried
-    if is_in_order and not (in_scan and _adds(eqn, factors, name) is not None):
-        return []
-    values = zip((*eqn.invars, *eqn.outvars), (*factors.operands[name], *factors.results[name]), strict=True)
-    placed = [(n, p) for n, (v, p) in enumerate(values) if p is not None and not isinstance(v, Literal)]
-    if any(p.block != 1 or p.halo is not None for _, p in placed):
-        return []
-    return [(n, p.axis) for n, p in placed] if in_scan or name not in rule.counted else []
-
-
-def _step(body: Program, axes: _Axes, root: Node, size: int, offset: Any) -> Callable[[Any, list[Any]], list[Any]]:
-    """Evaluates the equations of a body on `size` indices of an index, the first of them at an offset."""
-    positions = {id(eqn): i for i, eqn in enumerate(body.eqns)}
-
-    def step(eqn: Any, operands: list[Any]) -> list[Any]:
-        position = positions[id(eqn)]
-        factors = body.factors(position)
-        for name in () if factors is None else factors.names:
-            assert factors is not None
-            tied = axes.tied(eqn, factors, name)
-            if tied and axes.find(((*eqn.invars, *eqn.outvars)[tied[0][0]], tied[0][1])) == root:
-                context = body.context(position)
-                chunk = Chunk(context=context, factors=factors, factor=name, size=size, offset=offset)
-                with _compat.equation_context(eqn):
-                    return list(factors.rule.replay(chunk, *operands))
-        return _compat.bind(eqn, *operands)
-
-    return step
-
-
-def _cut(body: Program, axes: _Axes, root: Node, size: int) -> Any:
-    """A body as a closed jaxpr of values that have `size` indices along an index, wherever they begin."""
-
-    def struct(var: Any) -> Any:
-        whole = as_struct(var.aval)
-        shape = tuple(size if axes.find((var, k)) == root else n for k, n in enumerate(whole.shape))
-        return jax.ShapeDtypeStruct(shape, whole.dtype, weak_type=whole.weak_type)
-
-    step = _step(body, axes, root, size, np.int32(0))  # which nothing in it counts from
-    return jax.make_jaxpr(lambda *values: evaluate(body.jaxpr, values, step))(*map(struct, body.invars))
+from exla.rules.factor.bodies import Axes, Node, cut, on_chunk, ranks
 
 
 class _Flow:
@@ -214,10 +55,10 @@ class _Flow:
         self.carry = carry
         self.bodies = [body_program(closed) for closed in _compat.bodies_of(context.primitive, context.params)]
         self.sides = (operands, results)
-        self.axes = _Axes([b for b in self.bodies if b is not None], in_scan=carry is not None)
+        self.axes = Axes([b for b in self.bodies if b is not None], in_scan=carry is not None)
         for tied in (*operands, *results):
             variables = [v for v in tied if not isinstance(v, Literal)]
-            for k in _ranks(variables[0]) if variables else ():
+            for k in ranks(variables[0]) if variables else ():
                 self.axes.join([(v, k) for v in variables])
         known = None not in self.bodies
         values = [v for side in self.sides for tied in side for v in tied[:1] if not isinstance(v, Literal)]
@@ -237,7 +78,7 @@ class _Flow:
         assert body is not None and self.carry is not None
 
         def runs_along(var: Any) -> bool:
-            return any(self.axes.find((var, k)) == root for k in _ranks(var))
+            return any(self.axes.find((var, k)) == root for k in ranks(var))
 
         return accumulated(body, *self.carry, summing, runs_along)
 
@@ -264,7 +105,7 @@ class _Flow:
             lacking = (
                 k
                 for k, tied in enumerate(self.sides[1])
-                if all(self.name(tied, axis) != name for v in tied[:1] for axis in _ranks(v))
+                if all(self.name(tied, axis) != name for v in tied[:1] for axis in ranks(v))
             )
             found[name] = frozenset(lacking)
         return found
@@ -274,14 +115,14 @@ class _Flow:
         root = next(r for r, name in self.names.items() if name == chunk.factor)
         if self.carry is not None and self.axes.counts(root):
             return self._scan_from(chunk, root, operands)
-        bodies = [_cut(body, self.axes, root, chunk.size) for body in self.bodies if body is not None]
+        bodies = [cut(body, self.axes, root, chunk.size) for body in self.bodies if body is not None]
         return chunk.bind(*operands, **_compat.body_params(self.context.primitive, self.context.params, bodies))
 
     def _scan_from(self, chunk: Chunk, root: Node, operands: Sequence[Any]) -> Sequence[Any]:
         """A scan whose body knows where the chunk begins."""
         (body,) = self.bodies
         assert body is not None and self.carry is not None
-        step = _step(body, self.axes, root, chunk.size, chunk.offset)
+        step = on_chunk(body, self.axes, root, chunk.size, chunk.offset)
         first, count = self.carry
         consts, start, rows = operands[:first], operands[first : first + count], operands[first + count :]
 
@@ -346,7 +187,7 @@ def _adding(flow: _Flow, name: str, consts: int, keeps_lost: bool = False) -> Ca
     def start(context: EquationContext, *firsts: Any) -> list[Any]:
         zeros = {k: _compat.zeros(results[k]) for k in unplaced}
         first = zeros | dict(zip(totals, firsts, strict=True))
-        return [*(_widened(first[k]) for k in unplaced), *(_widened(zeros[k]) for k in lossy)]
+        return [*(sums.widened(first[k]) for k in unplaced), *(sums.widened(zeros[k]) for k in lossy)]
 
     def step(chunk: Chunk, state: list[Any], *operands: Any) -> tuple[list[Any], list[Any]]:
         given = list(operands)
@@ -358,7 +199,7 @@ def _adding(flow: _Flow, name: str, consts: int, keeps_lost: bool = False) -> Ca
         so_far = dict(zip(unplaced, state, strict=False))
         lost = dict(zip(lossy, state[len(unplaced) :], strict=True))
         for k in unplaced:
-            more = _widened(made[k])
+            more = sums.widened(made[k])
             if k in lost:
                 so_far[k], lost[k] = sums.add(so_far[k], lost[k], more)
             else:
@@ -380,12 +221,6 @@ def _adding(flow: _Flow, name: str, consts: int, keeps_lost: bool = False) -> Ca
         adds=Adds(results=found.all, inits=inits),
         many=None if keeps_lost else _adding(flow, name, consts, keeps_lost=True),
     )
-
-
-def _widened(value: Any) -> Any:
-    """A number that is to be added to: in float32 at least."""
-    narrow = jnp.issubdtype(value.dtype, jnp.floating) and jnp.finfo(value.dtype).bits < 32
-    return value.astype(jnp.float32) if narrow else value
 
 
 @FACTOR_RULES.register("while")

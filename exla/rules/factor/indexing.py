@@ -100,9 +100,7 @@ def gather(context: EquationContext) -> FactorRule:
         result[axis] = index[k]
     for axis, k in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
         left[axis] = index[k]
-    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
-    windows = [axis for axis in range(len(operand.shape)) if axis not in gone]
-    for axis, place in zip(windows, numbers.offset_dims, strict=True):
+    for axis, place in zip(_window_axes(context, numbers.collapsed_slice_dims), numbers.offset_dims, strict=True):
         entire = context.params["slice_sizes"][axis] == operand.shape[axis]
         if entire and axis not in numbers.start_index_map:
             left[axis] = result[place] = f"w{axis}"
@@ -117,6 +115,12 @@ def gather(context: EquationContext) -> FactorRule:
         replay=_replay_gather,
         whole="gather looks anywhere along the axis",
     )
+
+
+def _window_axes(context: EquationContext, dropped: Sequence[int]) -> list[int]:
+    """The axes of the operand that a gather's or scatter's windows have, given those that they drop."""
+    gone = {*dropped, *context.params["dimension_numbers"].operand_batching_dims}
+    return [axis for axis in range(len(context.operands[0].shape)) if axis not in gone]
 
 
 def _taken_one_by_one(context: EquationContext, indexed: Sequence[int], lengths: Sequence[int]) -> list[int]:
@@ -155,17 +159,10 @@ def _window_lengths(context: EquationContext) -> list[int]:
     """How long a scatter's windows are along each axis of what it writes into."""
     operand, _, updates = context.operands
     numbers = context.params["dimension_numbers"]
-    lengths = [1] * len(operand.shape)
-    for axis, place in zip(_window_axes(context), numbers.update_window_dims, strict=True):
+    lengths, windows = [1] * len(operand.shape), _window_axes(context, numbers.inserted_window_dims)
+    for axis, place in zip(windows, numbers.update_window_dims, strict=True):
         lengths[axis] = updates.shape[place]
     return lengths
-
-
-def _window_axes(context: EquationContext) -> list[int]:
-    """The axes of what a scatter writes into that its windows have."""
-    numbers = context.params["dimension_numbers"]
-    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    return [axis for axis in range(len(context.operands[0].shape)) if axis not in gone]
 
 
 @FACTOR_RULES.register(*SCATTERS)
@@ -185,8 +182,8 @@ def scatter(context: EquationContext) -> FactorRule:
         index[k] = update[axis] = f"u{k}"
     for axis, k in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
         left[axis] = index[k] = update[batch[k]] = f"b{k}"
-    lengths = _window_lengths(context)
-    for axis, place in zip(_window_axes(context), numbers.update_window_dims, strict=True):
+    lengths, windows = _window_lengths(context), _window_axes(context, numbers.inserted_window_dims)
+    for axis, place in zip(windows, numbers.update_window_dims, strict=True):
         if lengths[axis] == operand.shape[axis] and axis not in numbers.scatter_dims_to_operand_dims:
             left[axis] = update[place] = f"w{axis}"
     entered = _taken_one_by_one(context, numbers.scatter_dims_to_operand_dims, lengths)

@@ -31,10 +31,9 @@ def of_keys(context: EquationContext) -> FactorRule:
     is_counted = _compat.is_partitionable(keys.dtype) and math.prod(shape) < 1 << 32
     batch = _batch(keys)
     made: list[str | None] = [n if is_counted else None for n in axis_names(len(shape))]
-    replay = _replay_bits if context.primitive == "random_bits" else _replay_split
     return FactorRule(
         equation=f"{tokens(batch)} -> {tokens([*batch, *made])}",
-        replay=replay,
+        replay=_replay,
         whole=IN_ORDER,
         counted=frozenset(n for n in made if n is not None),
     )
@@ -79,21 +78,16 @@ def words_of_keys(context: EquationContext) -> FactorRule:
     return FactorRule(equation=f"{left} -> {right}", whole="a key consists of several words")
 
 
-def _replay_bits(chunk: Chunk, keys: Any) -> Sequence[Any]:
+def _replay(chunk: Chunk, keys: Any) -> Sequence[Any]:
     if chunk.factor.startswith("b"):
         return chunk.bind(keys)
-    width = chunk.context.params["bit_width"]
     high, low = _hashes(chunk, keys)
+    if chunk.context.primitive == "random_split":
+        return [jax.random.wrap_key_data(jnp.stack([high, low], axis=-1), impl=jax.random.key_impl(keys))]
+    width = chunk.context.params["bit_width"]
     if width == 64:
         return [(lax.convert_element_type(high, np.uint64) << np.uint64(32)) | lax.convert_element_type(low, np.uint64)]
     return [lax.convert_element_type(high ^ low, np.dtype(f"uint{width}"))]
-
-
-def _replay_split(chunk: Chunk, keys: Any) -> Sequence[Any]:
-    if chunk.factor.startswith("b"):
-        return chunk.bind(keys)
-    words = jnp.stack(_hashes(chunk, keys), axis=-1)
-    return [jax.random.wrap_key_data(words, impl=jax.random.key_impl(keys))]
 
 
 def _hashes(chunk: Chunk, keys: Any) -> tuple[Any, Any]:
