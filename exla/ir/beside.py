@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from exla import _compat
-from exla.ir.blocks import block_of, first_axis
+from exla.ir.blocks import block_of, first_axis, parts_of
 from exla.ir.primitives import CUMULATIVE, ELEMENTWISE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import axes_of, is_ordered, is_outer
 from exla.ir.program import Program, value_bytes, variables
@@ -97,6 +97,9 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
     """What XLA:CPU copies to compute an equation, and the results of the first pass over an axis that is long."""
     name, window = eqn.primitive.name, storing.window
     if name == "dot_general":
+        parts = parts_of(eqn) if storing.blocks else None
+        if parts is not None:
+            return parts.parts * value_bytes(eqn.outvars[0]) + value_bytes(eqn.invars[1 - parts.matrix])
         return 0 if is_outer(eqn) else _copied_bytes(eqn)
     if name == "random_bits":
         return (ROUNDS - 1) * value_bytes(eqn.outvars[0])

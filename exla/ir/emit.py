@@ -12,7 +12,7 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.asked import left_to_branches
-from exla.ir.blocks import Apart, Block, blocks_in, write
+from exla.ir.blocks import Written, blocks_in, write
 from exla.ir.program import Program, evaluate, interpret
 
 Expansion = Callable[..., list[Any]]
@@ -58,7 +58,7 @@ def emit(
     Args:
       program: the program.
       expand: primitive name -> how an equation of exla's own is run: (equation, operands, run_program).
-      in_blocks: whether long reductions are written in blocks (`exla.ir.blocks`).
+      in_blocks: whether long reductions and products with vectors are written in blocks (`exla.ir.blocks`).
       types: abstract values that say which results are weakly typed; None = those of the program's results.
 
     Returns:
@@ -66,7 +66,7 @@ def emit(
     """
 
     results_of = types or [v.aval for v in program.outvars]
-    blocks: dict[Any, Block | Apart] = {}
+    blocks: dict[Any, Written] = {}
     later: set[Any] = set()
 
     def read(inner: Program) -> None:
@@ -87,7 +87,7 @@ def emit(
         if expansion is not None:
             return expansion(eqn, operands, run_program)
         if blocks and eqn.outvars and (block := blocks.get(eqn.outvars[0])) is not None:
-            return write(eqn, operands[0], block)
+            return write(eqn, operands, block)
         if any(_needs_expansion(body.jaxpr, expand, blocks) for body in _compat.bodies(eqn)):
             return interpret(eqn, operands, step)
         return _compat.bind(eqn, *operands)

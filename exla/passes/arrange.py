@@ -7,6 +7,10 @@ it transposes first, and in a chunk loop it does so on every trip. Attention ove
 all keys and all values for every chunk of queries. The transposed operand stays alive throughout the loop, which the
 limit must allow; so it is a decision, made after the splits. The product is the one that XLA makes anyway: no bit
 changes.
+
+And the other way round: what a program transposes for products alone, as in `x.T @ y`, XLA reads as it lies, but not
+from within a loop. So a split ends with `as_they_lie`, after which no loop needs both `x` and `x.T`. That is never a
+decision.
 """
 
 from __future__ import annotations
@@ -57,6 +61,44 @@ def apply_arrange(program: Program, decision: Arrange) -> Program:
       ReplayMiss: if there is no such operand.
     """
     return at_site(program, decision, lambda inner, position: _arranged(inner, position, decision))
+
+
+def as_they_lie(program: Program) -> Program:
+    """Let chunk loops multiply what a program transposes for products alone as it was before.
+
+    Args:
+      program: what a split has left.
+
+    Returns:
+      The program, without the transpositions that only loops read and can do without.
+    """
+    for position in reversed(range(len(program.eqns))):
+        eqn = program.eqns[position]
+        if eqn.primitive.name == "transpose" and isinstance(eqn.invars[0], _compat.Var):
+            program = _unturned(program, position)
+    return program
+
+
+def _unturned(program: Program, position: int) -> Program:
+    """The program without loops that read what an equation transposes; the same one where that is not possible."""
+    turned = program.eqns[position]
+    (made,) = turned.outvars
+    order = tuple(sorted(range(len(made.aval.shape)), key=turned.params["permutation"].__getitem__))
+    readers = program.consumers.get(made, ())
+    loops = [(i, k) for i, k in readers if _is_loop(program.eqns[i])]
+    others = [program.eqns[i] for i, _ in readers if not _is_loop(program.eqns[i])]
+    if not loops or made in program.outvars or any(eqn.primitive.name != "dot_general" for eqn in others):
+        return program
+    for i, k in loops:
+        products = _products(program.eqns[i].params["loop"], k)
+        if not products or not all(is_ordered(e, s, order) and _keeps_free(e, s, order) for e, s in products):
+            return program
+    eqns = list(program.eqns)
+    for i, k in loops:
+        eqns[i] = _reading(eqns[i], k, turned.invars[0], order)
+    if not others:
+        del eqns[position]
+    return Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts)
 
 
 def _arranged(program: Program, position: int, decision: Arrange) -> Program:

@@ -9,11 +9,12 @@ from jax import lax
 import exla
 from exla.call import read
 from exla.ir import emit as emitting
-from exla.ir.blocks import Apart, Block, block_of, blocks_in, first_axis
+from exla.ir.blocks import Apart, Block, Parts, block_of, blocks_in, first_axis, parts_of
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.primitives import WINDOWED
 from exla.ir.program import Program
+from exla.ir.storing import Storing
 from exla.options import Options
 from exla.passes.unless import EXPANSIONS
 from exla.search.attempt import Attempt
@@ -92,6 +93,49 @@ def test_a_sum_over_several_axes_rounds_little(shape, axes):
     program = program_of(lambda x: jnp.sum(jnp.sqrt(x), axis=axes), shape)
     compiled = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(x).compile(compiler_options=NO_YNN)
     np.testing.assert_allclose(compiled(x)[0], np.sqrt(x.astype(np.float64)).sum(axis=axes), rtol=2.5e-7)
+
+
+PRODUCTS = [
+    ("nm,n->m", (20_000, 64), (20_000,), Parts(0, 80)),
+    ("n,nm->m", (20_000,), (20_000, 64), Parts(1, 80)),
+    ("nm,nk->mk", (20_000, 64), (20_000, 1), Parts(0, 80)),
+    ("nk,nm->km", (20_000, 1), (20_000, 64), Parts(1, 80)),
+    ("bnm,bn->bm", (3, 20_000, 8), (3, 20_000), Parts(0, 80)),
+    ("anm,an->m", (8, 2000, 8), (8, 2000), Parts(0, 8)),
+    ("anm,na->m", (40, 200, 8), (200, 40), Parts(0, 40)),
+    ("nmq,n->mq", (2000, 8, 5), (2000,), Parts(0, 8)),
+    ("nm,n->m", (1200, 8), (1200,), Parts(0, 5)),
+    ("nm,n->m", (1000, 8), (1000,), None),  # a short chain
+    ("mn,n->m", (8, 20_000), (20_000,), None),  # in vectors
+    ("nbm,nb->bm", (20_000, 3, 8), (20_000, 3), None),  # the batch does not lead
+    ("anm,an->m", (4, 20_000, 8), (4, 20_000), None),  # too few blocks
+    ("nm,n->m", (20_011, 8), (20_011,), None),  # prime
+    ("nm,nk->mk", (20_000, 8), (20_000, 2), None),  # the library's
+    ("n,n->", (20_000,), (20_000,), None),
+    ("nm,n->m", (20_000, 0), (20_000,), None),
+]
+
+
+@pytest.mark.parametrize(("spec", "left", "right", "wanted"), PRODUCTS)
+def test_products_with_vectors_are_written_in_blocks(spec, left, right, wanted):
+    generator = np.random.default_rng(0)
+    a, b = generator.random(left, np.float32), generator.random(right, np.float32)
+    program = program_of(lambda a, b: jnp.einsum(spec, a, b), left, right)
+    (product,) = [eqn for eqn in program.eqns if eqn.primitive.name == "dot_general"]
+    assert parts_of(product) == wanted
+    if wanted is None:
+        assert product.outvars[0] not in blocks_in(program)
+        return
+    compiled = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(a, b).compile(compiler_options=NO_YNN)
+    np.testing.assert_allclose(compiled(a, b)[0], np.einsum(spec, *(x.astype(np.float64) for x in (a, b))), rtol=6e-7)
+    stored = project(program, Storing(threads=2, blocks=True)).temporary_bytes
+    assert compiled.memory_analysis().temp_size_in_bytes <= stored + 1000, stored
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, jnp.bfloat16, np.complex64])
+def test_products_of_other_types_are_left(dtype):
+    program = program_of(lambda a, b: a @ b, (20_000,), (20_000, 8), dtype=dtype)
+    assert not blocks_in(program)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float16, jnp.bfloat16, np.complex64])

@@ -251,3 +251,67 @@ def test_splits_and_arrangements_are_said_in_words():
     )
     assert any(isinstance(d, Split) for d in plan.decisions)
     assert any("before it" in words for words in plan.words)
+
+
+def projections(x, w):
+    """Sorted along the axis that the second product sums, so only its columns can be cut."""
+    return x.T @ jnp.sort(x @ w, axis=0)
+
+
+def cosines_too(x, w):
+    """What is transposed is read by something other than a product as well."""
+    turned = x.T
+    return turned @ jnp.sort(x @ w, axis=0) + jnp.sum(jnp.cos(turned), axis=1, keepdims=True)
+
+
+def in_batches(x, w):
+    """Were it read as it lies, the batch would not lead."""
+    turned = x.reshape(-1, 4, 8).transpose(1, 2, 0)
+    scales = jnp.arange(1.0, 5)[:, None, None]
+    return jnp.einsum("bdn,bnc->bdc", turned, scales * jnp.sort(x @ w, axis=0))
+
+
+def a_result_too(x, w):
+    turned = x.T
+    return turned @ jnp.sort(x @ w, axis=0), turned
+
+
+def matrices(rows=2000, columns=32, results=24):
+    generator = np.random.default_rng(0)
+    return (
+        generator.random((rows, columns), np.float32),
+        generator.random((columns, results), np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fn", "is_turned"),
+    [
+        (projections, False),
+        (lambda x, w: x.T @ jnp.sort(x @ w, axis=0) + x.T @ jnp.ones((x.shape[0], w.shape[1])), False),
+        (cosines_too, True),
+        (in_batches, True),
+        (a_result_too, True),
+    ],
+    ids=["one product", "two products", "a cosine too", "in batches", "a result too"],
+)
+def test_loops_multiply_what_is_transposed_as_it_lies(fn, is_turned):
+    args = matrices()
+    program = program_of(fn, *args)
+    held = project(program, Storing(fused=False)).held
+    seed = next(s for s in enumerate_splits(program, held, [Growth(small_bytes=50_000)]) if s.region.size == 24)
+    after = apply_seed(program, seed, 5)
+    (loop,) = [eqn for eqn in after.eqns if eqn.primitive.name == "exla_split"]
+    turned = [eqn.outvars[0] for eqn in after.eqns if eqn.primitive.name == "transpose"]
+    assert any(v in turned for v in loop.invars) == is_turned
+    want = jax.tree.leaves(jax.jit(fn)(*args))[0]
+    np.testing.assert_allclose(run(after, *args), want, rtol=1e-5)
+
+
+def test_a_matrix_that_is_multiplied_both_ways_is_there_once():
+    args = matrices(rows=20_000, columns=64, results=256)
+    compiled = exla.compile(projections, args, memory_limit=args[0].nbytes + 800_000)
+    assert compiled.plan.compiled_bytes <= args[0].nbytes + 800_000
+    x, w = (a.astype(np.float64) for a in args)
+    want = x.T @ np.sort(x @ w, axis=0)
+    assert np.abs(compiled(*args) - want).max() / want.max() < 5e-7

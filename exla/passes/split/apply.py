@@ -17,6 +17,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.errors import RuleError
 from exla.ir.program import Program, trace_function
+from exla.passes.arrange import as_they_lie
 from exla.passes.split.body import Leaf, Saved, Unfinished, late_variables, loop_results, make_loop, repairs_at
 from exla.passes.split.loop import Loop, split_p
 from exla.passes.split.online import finished
@@ -40,7 +41,7 @@ def split_program(region: Region, chunk: int) -> Program:
     """
     loops = {level: make_loop(region, level, chunk) for level in region.levels if loop_results(region, level)}
     order = _order(region, {level: leaves for level, (_, leaves) in loops.items()})
-    return _traced(region, loops, order) if region.repairs else _spliced(region, loops, order)
+    return as_they_lie(_traced(region, loops, order) if region.repairs else _spliced(region, loops, order))
 
 
 def _spliced(region: Region, loops: Loops, order: list[Node]) -> Program:
