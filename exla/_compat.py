@@ -24,6 +24,7 @@ from jax._src.compilation_cache_interface import CacheInterface
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.lax import lax
 from jax._src.lib import _jax, xla_client
+from jax._src.random import core as random_core
 from jax._src.state.types import AbstractRef
 from jax.extend import core as jex_core
 from jax.extend.random import threefry2x32_p
@@ -1068,6 +1069,10 @@ def threefry(key_data: Any, high: Any, low: Any) -> tuple[Any, Any]:
     """The threefry-2x32 hash of counts, given as two arrays of 32-bit halves, under a key of two words."""
     first, second = threefry2x32_p.bind(key_data[0], key_data[1], high, low)
     return first, second
+
+
+gamma_of: Callable[..., Any] | None = getattr(random_core, "_gamma_one", None)
+"""One number of a gamma distribution: (key, shape of the distribution, log_space=) -> number; None if it has moved."""
 
 
 def hlo_text_to_proto(text: str) -> bytes:

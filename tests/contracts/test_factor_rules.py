@@ -244,6 +244,7 @@ EXAMPLES = {
         (lambda x: diffused(diffused(x * x)), (array(9, 7),)),
         (lambda x: jnp.exp(jnp.roll(jnp.sin(x), 2, axis=0)) * x[::-1], (array(9, 7),)),
         (lambda x: (x[1::3] + x[:-2:3]).sum(1), (array(10, 7),)),
+        (lambda keys: jax.random.key_data(keys[1:5]), (KEYS,)),
     ],
     "pad": [
         (lambda x: jnp.pad(x, ((0, 0), (1, 2))), (array(6, 7),)),
@@ -291,6 +292,10 @@ EXAMPLES = {
         (lambda key: jax.random.key_data(jax.random.split(key, (7, 3))), (KEYS[0],)),
         (lambda key: jax.random.key_data(jax.random.split(key, 7)), (jax.random.key(1, impl="rbg"),)),
         (of_keys(jax.random.split), (OTHER_KEYS,)),
+    ],
+    "random_gamma": [
+        (lambda a: jax.vmap(jax.random.loggamma)(KEYS[:2], a), (array(2, 3),)),
+        (lambda a: jax.vmap(jax.random.gamma)(OTHER_KEYS[:2], a), (array(2, 3),)),
     ],
     "random_fold_in": [
         (of_keys(lambda key: jax.random.fold_in(key, 3)), (KEYS,)),
@@ -582,6 +587,8 @@ CUTTABLE = {
     ("scan", 6): {"t", "c0"},
     ("scan", 8): {"t", "c0", "c1"},
     ("random_fold_in", 1): {"b0", "b1"},
+    ("random_gamma", 0): {"b0", "a0"},
+    ("random_gamma", 1): set(),
     ("random_split", 0): {"b0", "a0"},
     ("random_split", 1): {"a0", "a1"},
     ("random_split", 2): set(),

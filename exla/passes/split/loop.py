@@ -246,8 +246,12 @@ def _window(operand: Any, start: Any, length: int, axis: int) -> Any:
     taken = min(length, extent)
     first = jnp.clip(start, 0, extent - taken)
     piece = lax.dynamic_slice_in_dim(operand, first, taken, axis)
-    padding = [(length, length, 0) if k == axis else (0, 0, 0) for k in range(piece.ndim)]
-    wide = lax.pad(piece, jnp.zeros((), piece.dtype), padding)
+    if _compat.is_extended(piece.dtype):  # JAX cannot lower a `pad` of keys
+        beyond = _compat.zeros(piece.aval.update(shape=(*piece.shape[:axis], length, *piece.shape[axis + 1 :])))
+        wide = lax.concatenate([beyond, piece, beyond], axis)
+    else:
+        padding = [(length, length, 0) if k == axis else (0, 0, 0) for k in range(piece.ndim)]
+        wide = lax.pad(piece, jnp.zeros((), piece.dtype), padding)
     return lax.dynamic_slice_in_dim(wide, length + jnp.clip(start - first, -length, taken), length, axis)
 
 

@@ -10,6 +10,7 @@ draws for the whole batch from one of them (`jax.random`, "Advanced RNG configur
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +35,22 @@ def of_keys(context: EquationContext) -> FactorRule:
     return FactorRule(
         equation=f"{tokens(batch)} -> {tokens([*batch, *made])}",
         replay=_replay,
+        whole=IN_ORDER,
+        counted=frozenset(n for n in made if n is not None),
+    )
+
+
+@FACTOR_RULES.register("random_gamma")
+def random_gamma(context: EquationContext) -> FactorRule:
+    """`b0, b0 a0 -> b0 a0`: keys and shapes of distributions; those of one key are drawn of its parts, by position."""
+    keys, result = context.operands[0], context.results[0]
+    batch, shape = _batch(keys), result.shape[len(keys.shape) :]
+    is_counted = _compat.is_partitionable(keys.dtype) and math.prod(shape) < 1 << 32 and _compat.gamma_of is not None
+    made: list[str | None] = [n if is_counted else None for n in axis_names(len(shape))]
+    every = tokens([*batch, *made])
+    return FactorRule(
+        equation=f"{tokens(batch)}, {every} -> {every}",
+        replay=_replay_gamma,
         whole=IN_ORDER,
         counted=frozenset(n for n in made if n is not None),
     )
@@ -81,18 +98,38 @@ def words_of_keys(context: EquationContext) -> FactorRule:
 def _replay(chunk: Chunk, keys: Any) -> Sequence[Any]:
     if chunk.factor.startswith("b"):
         return chunk.bind(keys)
-    high, low = _hashes(chunk, keys)
+    high, low = _hashes(chunk, keys, chunk.context.params["shape"])
     if chunk.context.primitive == "random_split":
-        return [jax.random.wrap_key_data(jnp.stack([high, low], axis=-1), impl=jax.random.key_impl(keys))]
+        return [_keys_of(keys, high, low)]
     width = chunk.context.params["bit_width"]
     if width == 64:
         return [(lax.convert_element_type(high, np.uint64) << np.uint64(32)) | lax.convert_element_type(low, np.uint64)]
     return [lax.convert_element_type(high ^ low, np.dtype(f"uint{width}"))]
 
 
-def _hashes(chunk: Chunk, keys: Any) -> tuple[Any, Any]:
-    """The hashes under each key of the positions in a chunk, as two arrays of 32-bit halves."""
-    shape = chunk.context.params["shape"]
+def _keys_of(keys: Any, high: Any, low: Any) -> Any:
+    return jax.random.wrap_key_data(jnp.stack([high, low], axis=-1), impl=jax.random.key_impl(keys))
+
+
+def _replay_gamma(chunk: Chunk, keys: Any, shapes: Any) -> Sequence[Any]:
+    if chunk.factor.startswith("b"):
+        return chunk.bind(keys, shapes)
+    parts = _keys_of(keys, *_hashes(chunk, keys, chunk.context.results[0].shape[keys.ndim :]))
+    return [_gammas(shapes.ndim, chunk.context.params["log_space"])(parts, shapes)]
+
+
+@functools.cache
+def _gammas(rank: int, log_space: bool) -> Any:
+    """Draws numbers of gamma distributions, an array for arrays; traced once for a shape."""
+    assert _compat.gamma_of is not None
+    one = functools.partial(_compat.gamma_of, log_space=log_space)
+    for _ in range(rank):
+        one = jax.vmap(one)
+    return jax.jit(one)
+
+
+def _hashes(chunk: Chunk, keys: Any, shape: Sequence[int]) -> tuple[Any, Any]:
+    """The hashes under each key of the positions in a chunk of a shape, as two arrays of 32-bit halves."""
     cut = chunk.result_shape()[keys.ndim :]
     axis = axis_names(len(shape)).index(chunk.factor)
     numbers = jnp.zeros(cut, np.uint32)
