@@ -39,6 +39,20 @@ def test_what_fits_is_compiled_to_the_same_code_and_gives_the_same_bits(case, re
 
 
 @pytest.mark.usefixtures("compiled_quickly")
+def test_an_argument_that_is_not_used_counts_for_as_little_as_in_jax():
+    def fn(x, parameters):
+        return jnp.exp(-jnp.abs(x[:, None] - x)).sum(1) * parameters["scale"]
+
+    x, parameters = np.arange(600, dtype=np.float32), {"scale": np.float32(2), "other": np.ones((900, 900), np.float32)}
+    f = exla.jit(fn, memory_limit=200_000)
+    plan = f.plan(x, parameters)
+    assert plan.decisions and plan.compiled_bytes <= 200_000
+    np.testing.assert_allclose(f(x, parameters), jax.jit(fn)(x, parameters), rtol=1e-6)
+    with pytest.raises(exla.MemoryLimitError, match="3.1 MiB"):  # where it is used
+        exla.jit(lambda x, p: fn(x, p) + p["other"][0, 0], memory_limit=200_000).plan(x, parameters)
+
+
+@pytest.mark.usefixtures("compiled_quickly")
 def test_a_second_factor_is_cut_where_one_is_not_enough():
     def farthest_of_nearest(x, y):
         return jnp.max(jnp.min(jnp.sum(jnp.abs(x[:, None] - y[None]), axis=-1), axis=1))

@@ -27,6 +27,7 @@ IN_PASSES = WINDOWED | CUMULATIVE
 INDEX_BYTES = 4
 TURNING = VIEWS | {"transpose"}
 SPREADING = VIEWS | {"broadcast_in_dim"}
+DECOMPOSED = frozenset({"svd", "eig"})
 ROUNDS = 4
 """Values of their size that XLA:CPU stores to draw random bits: two, in a loop that copies both."""
 MOST_OF_ROW, MOST_OF_COLUMN = 1024 * 16, 32 * 128
@@ -101,6 +102,8 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
         if parts is not None:
             return parts.parts * value_bytes(eqn.outvars[0]) + value_bytes(eqn.invars[1 - parts.matrix])
         return 0 if is_outer(eqn) else _copied_bytes(eqn)
+    if name in DECOMPOSED:
+        return _decomposed_bytes(program, eqn)
     if name == "random_bits":
         return (ROUNDS - 1) * value_bytes(eqn.outvars[0])
     if window is None or name not in IN_PASSES:
@@ -189,6 +192,23 @@ def _partial_results(count: int, most: int) -> int:
     padded = {size: -count % size for size in range(largest // 2 + 1, largest + 1)}
     best = min(padded, key=lambda size: (padded[size], size.bit_count() > 1, -size))
     return best if root <= most else -(-count // best)
+
+
+def _decomposed_bytes(program: Program, eqn: Any) -> int:
+    """What LAPACK writes beside the results: an argument, which it overwrites, and vectors that nobody asked for.
+
+    Singular vectors that are asked for are written the other way round, and then turned where the matrices were.
+    """
+    (operand,) = eqn.invars
+    *batch, rows, columns = operand.aval.shape
+    each = math.prod(batch) * _compat.item_bytes(operand.aval.dtype)
+    copied = 0 if operand in program.producers else each * rows * columns
+    if eqn.primitive.name == "svd":
+        left, right = (rows, columns) if eqn.params["full_matrices"] else (min(rows, columns),) * 2
+        reused = rows * columns if eqn.params["compute_uv"] else 0
+        return copied + each * max(rows * left + columns * right - reused, 0)
+    asked = eqn.params["compute_left_eigenvectors"] + eqn.params["compute_right_eigenvectors"]
+    return copied + (2 - asked) * value_bytes(eqn.outvars[0]) * columns
 
 
 def _copied_bytes(eqn: Any) -> int:

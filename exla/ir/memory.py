@@ -73,7 +73,7 @@ class Peak:
     """The projected peak of a program.
 
     Attributes:
-      arguments_bytes: constants and arguments, live throughout.
+      arguments_bytes: constants and arguments that are read, live throughout.
       outputs_bytes: the outputs.
       bytes: arguments plus the largest sum of live values.
       temporary_bytes: the same without the arguments and the code.
@@ -107,7 +107,7 @@ def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
       The peak and what holds it.
     """
     inside = _inside(program, storing, is_whole=True)
-    arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v), at=inside.at) for v in program.invars]
+    arguments = [Held(program=program, path=(), var=v, bytes=value_bytes(v), at=inside.at) for v in program.arguments]
     code = 0 if storing.code is None else storing.code.bytes(code_amounts(program, storing))
     held = tuple(sorted([*inside.held, *arguments], key=lambda h: -h.bytes))
     return replace(inside, bytes=inside.bytes + code, code_bytes=code, held=held)
@@ -166,7 +166,6 @@ def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_wh
 def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: bool) -> Peak:
     fusions = fused_of(program, storing)
     order = order_of(program, fusions, storing)
-    arguments = set(program.invars)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     last = _last_readers(program, fusions, order, storing)
     live: dict[Any, int] = {}
@@ -213,8 +212,8 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
         for v in [*dying, *(v for v in made if last.get(v, -1) <= when)]:
             total -= live.pop(v, 0)
             on_chip.pop(v, None)
-    arguments_bytes = sum(value_bytes(v) for v in arguments)
-    padding = sum(stored_bytes(program, v, storing) for v in arguments) - arguments_bytes
+    arguments_bytes = sum(value_bytes(v) for v in program.arguments)
+    padding = sum(stored_bytes(program, v, storing) for v in program.arguments) - arguments_bytes
     return Peak(
         arguments_bytes=arguments_bytes,
         outputs_bytes=sum(value_bytes(v) for v in outputs),

@@ -86,6 +86,12 @@ class Program:
         return uses
 
     @cached_property
+    def arguments(self) -> Sequence[Any]:
+        """The inputs that are read or returned; `jax.jit` drops the others, and none of them is counted."""
+        returned = variables(self.outvars)
+        return [v for v in self.invars if v in self.consumers or v in returned]
+
+    @cached_property
     def known(self) -> dict[Any, Any]:
         """What passes have worked out about this program and ask for again and again."""
         return {}

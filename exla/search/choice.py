@@ -58,15 +58,18 @@ class Call:
         """What each device needs at least: arguments and results, but for what they share."""
         program = self.program
         outputs = {v for v in program.outvars if not isinstance(v, Literal)}
-        whole = sum(map(value_bytes, program.invars)) + sum(map(value_bytes, outputs))
+        whole = sum(map(value_bytes, program.arguments)) + sum(map(value_bytes, outputs))
         return -(-(whole - self.aliased_bytes) // self.devices)
 
     @property
     def aliased_bytes(self) -> int:
         """What donated arguments and results may share at most."""
-        first = len(self.program.consts)
-        donated = sum(value_bytes(self.program.invars[first + k]) for k in self.donated)
-        return min(donated, sum(value_bytes(v) for v in self.program.outvars))
+        program, first = self.program, len(self.program.consts)
+        donated = {program.invars[first + k] for k in self.donated}
+        return min(
+            sum(value_bytes(v) for v in program.arguments if v in donated),
+            sum(value_bytes(v) for v in program.outvars),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

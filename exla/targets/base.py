@@ -141,7 +141,7 @@ def compile_for(
     """
     placed = place_all(target, structs)
     out = target.sharding() if results is None else list(results)
-    jitted = jax.jit(fn, donate_argnums=tuple(donate), keep_unused=True, out_shardings=out)
+    jitted = jax.jit(fn, donate_argnums=tuple(donate), out_shardings=out)
     return target.finish(jitted.lower(*placed), compiler_options)
 
 

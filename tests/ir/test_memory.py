@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from jax import lax
 
+import exla
 from exla.ir.memory import Storing, project
 from exla.ir.program import canonical
+from exla.search.cost import projected
+from exla.targets.base import find_target
 from exla.targets.cpu import NO_YNN
 
 F32 = 4
@@ -95,3 +98,45 @@ def test_the_projection_is_within_a_factor_of_the_compilers_count(fn, shapes):
     stats = jax.jit(fn).lower(*args).compile(compiler_options=dict(NO_YNN)).memory_analysis()
     counted = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
     assert 0.5 <= project(program_of(fn, *shapes)).bytes / counted <= 2
+
+
+DECOMPOSED = {
+    **{
+        f"svd {uv} {full}": lambda a, uv=uv, full=full: jnp.linalg.svd(a, compute_uv=uv, full_matrices=full)
+        for uv in (False, True)
+        for full in (False, True)
+    },
+    "eigvals": jnp.linalg.eigvals,
+    "eig": jnp.linalg.eig,
+}
+
+
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("name", DECOMPOSED)
+def test_what_decompositions_write_beside_their_results_is_foretold(name, is_computed):
+    def fn(a):
+        return DECOMPOSED[name](jnp.cos(a) if is_computed else a)
+
+    a = jax.ShapeDtypeStruct((50, 40, 40) if "eig" in name else (50, 60, 40), np.float32)
+    target = find_target("cpu")
+    counted = jax.jit(fn).lower(a).compile().memory_analysis()
+    whole = counted.argument_size_in_bytes + counted.output_size_in_bytes + counted.temp_size_in_bytes
+    assert 0.97 < projected(canonical(jax.make_jaxpr(fn)(a), "cpu"), target.machine()).bytes / whole < 1.03
+
+
+@pytest.mark.parametrize("name", ["svd", "eigvals", "eigh", "cholesky", "lu", "triangular"])
+def test_matrices_of_an_argument_are_decomposed_in_chunks_without_a_copy_of_it(name):
+    functions = {
+        "svd": lambda a: jnp.linalg.svd(a, compute_uv=False)[0],
+        "eigvals": lambda a: jnp.abs(jnp.linalg.eigvals(a)).max(),
+        "eigh": lambda a: jnp.linalg.eigh(a, symmetrize_input=False)[1][0, 0],
+        "cholesky": lambda a: jnp.linalg.cholesky(a, symmetrize_input=False)[-1, -1],
+        "lu": lambda a: jax.scipy.linalg.lu_factor(a)[0][-1, -1],
+        "triangular": lambda a: jax.scipy.linalg.solve_triangular(a, jnp.ones((20, 20)), lower=True)[-1, -1],
+    }
+    x = np.random.default_rng(0).standard_normal((300, 20, 20)).astype(np.float32) / 10
+    a = x @ x.swapaxes(1, 2) + 2 * np.eye(20, dtype=np.float32)
+    fn = jax.vmap(functions[name])
+    f = exla.jit(fn, memory_limit=a.nbytes + a.nbytes // 4)
+    assert f.plan(a).compiled_bytes <= a.nbytes + a.nbytes // 4
+    np.testing.assert_allclose(np.abs(f(a)), np.abs(jax.jit(fn)(a)), rtol=1e-4)

@@ -115,6 +115,20 @@ def filters(transition, series):
 
 
 EDGES = (normal(300, 16), below(300, 20_000), below(300, 20_000, seed=1))
+
+
+def walks(starts, x):
+    """Each step computes so much of one shape that nothing else is among what is held at its peak."""
+
+    def walk(w):
+        def step(w, _):
+            return w * (1 + 1e-3 * jnp.mean(jax.nn.softplus(x @ w))), None
+
+        return lax.scan(step, w, length=5)[0].mean()
+
+    return jax.vmap(walk)(starts)
+
+
 CASES = {
     "running_maximum": (running_maximum, (normal(3000), normal(100, seed=1))),
     "running_sum_of_a_softmax": (running_sum_of_a_softmax, (normal(3001), normal(100, seed=1))),
@@ -132,6 +146,7 @@ CASES = {
         (0.2 * normal(3, 16, 16), normal(30, 256, 16, seed=1)),
     ),
     "gradient_of_filters": (jax.value_and_grad(filters), (0.3 * normal(4, 4), normal(2000, 40, seed=1))),
+    "walks": (walks, (normal(3000, 16), normal(100, 16, seed=1))),
     "filtered": (filtered, (normal(1000, 20), normal(40, seed=1))),
     "smoothed": (smoothed, (normal(9000, 20),)),
 }

@@ -78,20 +78,22 @@ def enumerate_splits(
       program: the outermost program.
       held: what is live at the peak, largest first.
       growths: the ways to grow a region that are tried.
-      values: how many of the held values to look at.
+      values: how many of the held values to look at; of those outside one more, where these are all of one turn of the
+        user's control flow: it can be cut as a whole.
 
     Yields:
       Seeds with distinct regions.
     """
     known: set[Any] = set()
-    looked_at = 0
+    looked_at, is_in_turns = 0, True
     for item in held:
         shape = getattr(item.var.aval, "shape", ())
-        if looked_at == values:
+        if looked_at > values or (looked_at == values and not is_in_turns):
             return
-        if max(shape, default=0) < 2:
+        if max(shape, default=0) < 2 or (looked_at == values and item.path):
             continue
         looked_at += 1
+        is_in_turns &= bool(item.path) and program.eqns[item.path[0][0]].primitive.name != "exla_split"
         starts = [s for axis in range(len(shape)) for s in ((item.var, axis), *_behind_windows(item, axis))]
         for var, axis in dict.fromkeys(starts):
             region = None

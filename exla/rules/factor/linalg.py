@@ -1,11 +1,19 @@
 """Linear algebra and transforms: leading batch axes are factors, the matrices themselves are whole.
 
 A triangular solve has one more: the columns of the right-hand side are independent of each other.
+
+Libraries want matrices column by column, and XLA:CPU has what a chunk is a slice of in that order then: it copies the
+whole argument before the loop. So a chunk has one axis more, of one index, beyond which XLA seeks no order.
 """
 
 from __future__ import annotations
 
-from exla.ir.factors import FACTOR_RULES, EquationContext, FactorRule, axis_names, tokens
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import lax
+
+from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, axis_names, tokens
 
 CORE_RANK = {
     "cholesky": 2,
@@ -29,7 +37,21 @@ CORE_RANK = {
 def batched(context: EquationContext) -> FactorRule:
     """`b0 _ _ -> b0 _ _`."""
     count = len(context.operands[0].shape) - CORE_RANK[context.primitive]
-    return FactorRule(equation=_leading(context, count), whole=f"`{context.primitive}` needs its matrices whole")
+    return FactorRule(
+        equation=_leading(context, count),
+        replay=_in_order(count),
+        whole=f"`{context.primitive}` needs its matrices whole",
+    )
+
+
+def _in_order(count: int) -> Callable[..., Sequence[Any]]:
+    """Replays on so many batch axes and one more."""
+
+    def replay(chunk: Chunk, *operands: Any) -> Sequence[Any]:
+        made = chunk.bind(*(lax.expand_dims(x, (count,)) for x in operands))
+        return [lax.squeeze(x, (count,)) for x in made]
+
+    return replay
 
 
 @FACTOR_RULES.register("fft")
@@ -51,10 +73,12 @@ def _leading(context: EquationContext, count: int) -> str:
 @FACTOR_RULES.register("tridiagonal_solve")
 def tridiagonal_solve(context: EquationContext) -> FactorRule:
     """`b0 _, b0 _, b0 _, b0 _ c -> b0 _ c`."""
-    names = axis_names(len(context.operands[0].shape) - 1, "b")
+    count = len(context.operands[0].shape) - 1
+    names = axis_names(count, "b")
     diagonal, sides = tokens([*names, None]), tokens([*names, None, "c"])
     return FactorRule(
         equation=f"{diagonal}, {diagonal}, {diagonal}, {sides} -> {sides}",
+        replay=_in_order(count),
         whole="tridiagonal_solve needs its matrix whole",
     )
 
@@ -62,9 +86,11 @@ def tridiagonal_solve(context: EquationContext) -> FactorRule:
 @FACTOR_RULES.register("triangular_solve")
 def triangular_solve(context: EquationContext) -> FactorRule:
     """`b0 _ _, b0 _ c -> b0 _ c`; with the matrix on the right, `b0 _ _, b0 c _ -> b0 c _`."""
-    names = axis_names(len(context.operands[0].shape) - 2, "b")
+    count = len(context.operands[0].shape) - 2
+    names = axis_names(count, "b")
     sides = [*names, None, "c"] if context.params["left_side"] else [*names, "c", None]
     return FactorRule(
         equation=f"{tokens([*names, None, None])}, {tokens(sides)} -> {tokens(sides)}",
+        replay=_in_order(count),
         whole="triangular_solve needs its matrix whole",
     )
