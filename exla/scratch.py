@@ -21,6 +21,8 @@ cache of 2 MiB."""
 TASK = 1 << 18
 """Numbers that are packed for a task, at most: two such blocks, of which 0.2 million were seen."""
 VOLUME = 3
+MOST_ADDED = 8 << 30
+"""Bytes that XLA allocates for what the points of a dilated image add, at most; where it were more it packs patches."""
 LANES = 64
 """Rows of a Fourier transform that a thread computes at a time."""
 RECORD_BYTES = 16
@@ -62,14 +64,15 @@ def convolution_bytes(
 
     In groups it makes its result once more, and one channel of every group's patches (with one channel in a group that
     is all of them: nine times the image for a window of 3 x 3); over a volume its result once more; of a dilated image
-    what each of its points adds to the result.
+    what each of its points adds to the result, up to a size (`EigenTransposedConv2D` of XLA).
 
     Args:
       image: its places, of all batches, and channels.
       result: its places, of all batches, and features.
       window: extents of the kernel.
       groups: of features.
-      is_dilated: whether there is space between the points of the image.
+      is_dilated: whether there is space between the points of the image, and none between those of the window, which
+        goes over all places.
       item_bytes: of one number.
       threads: of the library.
     """
@@ -79,9 +82,9 @@ def convolution_bytes(
         needed += places * features + places * size * groups
     elif len(window) == VOLUME:
         needed += places * features
-    if is_dilated:
-        needed += points * size * features
-    return needed * item_bytes
+    added = points * size * features * item_bytes
+    is_added = is_dilated and groups == 1 and len(window) < VOLUME and added <= MOST_ADDED
+    return needed * item_bytes + (added if is_added else 0)
 
 
 def _packed_patches(places: int, features: int, depth: int, threads: int) -> int:

@@ -233,12 +233,13 @@ def _convolution_bytes(eqn: Any, threads: int) -> int:
     (image, kernel), result = (v.aval.shape for v in eqn.invars), eqn.outvars[0].aval.shape
     numbers = eqn.params["dimension_numbers"]
     channels, features = image[numbers.lhs_spec[1]], result[numbers.out_spec[1]]
+    is_dense = all(d == 1 for d in (*eqn.params["rhs_dilation"], *eqn.params["window_strides"]))
     return convolution_bytes(
         image=(math.prod(image) // max(channels, 1), channels),
         result=(math.prod(result) // max(features, 1), features),
         window=tuple(kernel[axis] for axis in numbers.rhs_spec[2:]),
         groups=eqn.params["feature_group_count"],
-        is_dilated=any(d > 1 for d in eqn.params["lhs_dilation"]),
+        is_dilated=is_dense and any(d > 1 for d in eqn.params["lhs_dilation"]),
         item_bytes=max(_compat.item_bytes(v.aval.dtype) for v in (eqn.invars[0], eqn.outvars[0])),
         threads=threads,
     )

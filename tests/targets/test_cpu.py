@@ -111,6 +111,7 @@ SCRATCH = {
     "convolution": (lambda x, k: jax.lax.conv(x, k, (1, 1), "SAME"), [(8, 32, 128, 128), (64, 32, 3, 3)]),
     "convolution of deep patches": (lambda x, k: grouped(x, k, 1), [(1, 32, 76, 76), (64, 32, 5, 5)]),
     "convolution of a dilated image": (dilated, [(16, 1, 32, 32), (128, 1, 3, 3)]),
+    "convolution of a dilated image as large as the window": (dilated, [(8, 16, 64, 64), (12, 16, 128, 128)]),
     "convolution of each channel": (lambda x, k: grouped(x, k, 32), [(4, 32, 128, 128), (32, 1, 3, 3)]),
     "convolution in groups": (lambda x, k: grouped(x, k, 2), [(8, 32, 128, 128), (64, 16, 3, 3)]),
     "convolution of volumes": (lambda x, k: grouped(x, k, 1), [(8, 16, 32, 32, 32), (32, 16, 3, 3, 3)]),
@@ -121,6 +122,7 @@ SCRATCH = {
 SMALL = {
     "convolution of deep patches": [(1, 32, 9, 9), (64, 32, 5, 5)],
     "convolution of a dilated image": [(1, 1, 9, 9), (128, 1, 3, 3)],
+    "convolution of a dilated image as large as the window": [(1, 1, 9, 9), (4, 1, 18, 18)],
 }
 """What is run before, where it has to be smaller than 64 along an axis to leave something to grow by."""
 
