@@ -174,12 +174,12 @@ def test_a_refusal_for_what_a_scan_keeps_says_what_may_help():
         return jnp.sum(best**2)
 
     rows, y = (
-        np.random.default_rng(k).standard_normal(s, dtype=np.float32) for k, s in ((0, (8, 64, 12)), (1, (512, 12)))
+        np.random.default_rng(k).standard_normal(s, dtype=np.float32) for k, s in ((0, (4, 64, 12)), (1, (512, 12)))
     )
     plain, saving = (jax.grad(lambda r, wrap=wrap: largest(r, y, wrap)) for wrap in (lambda step: step, jax.checkpoint))
     enough = exla.jit(plain, memory_limit=300_000, records="off")
     np.testing.assert_allclose(enough(rows), plain(rows), rtol=1e-4, atol=1e-4)
-    limit = 130_000
+    limit = 100_000
     with pytest.raises(exla.MemoryLimitError, match=r"jax\.checkpoint around the body of the scan at .*test_obeys\.py"):
         exla.jit(plain, memory_limit=limit, records="off")(rows)
     f = exla.jit(saving, memory_limit=limit, records="off")

@@ -21,6 +21,7 @@ from exla.passes.unless import EXPANSIONS
 from exla.targets import hlo_text
 from exla.targets.base import find_target
 from tests.cost_model.test_split_configs import space
+from tests.sweep import all_but
 
 
 def squared(x, y):
@@ -113,10 +114,13 @@ def test_a_loop_of_the_users_that_follows_such_a_gradient_fits():
     np.testing.assert_allclose(f(*values), want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize(
-    ("name", "ties"), [*((name, False) for name in LOSSES), ("Chamfer", True), ("transposed", True)]
-)
-def test_every_split_of_what_is_sealed_is_right_or_seen_to_be_compiled_otherwise(name, ties):
+SPLIT = [*((name, False) for name in LOSSES), ("Chamfer", True), ("transposed", True)]
+SWEPT = [("Chamfer by products", False), ("Hausdorff", False), ("likest", False), ("transposed", False)]
+
+
+@pytest.mark.parametrize("case", all_but(SWEPT, SPLIT), ids=lambda case: "-".join(map(str, case)))
+def test_every_split_of_what_is_sealed_is_right_or_seen_to_be_compiled_otherwise(case):
+    name, ties = case
     function, values = gradient(name), arguments(173, 131, 5, ties=ties)
     want = in_float64(function, values)
     if error(jax.jit(function)(*values), want) > 1e-4:

@@ -145,9 +145,9 @@ def test_a_reduction_that_accumulates_too_much_is_slow_by_estimate_and_by_predic
 
 def test_a_rewrite_whose_usual_way_is_faster_is_chosen():
     name = compiler_of("tpu:v6e")
-    compiled = exla.compile(smooth, points(20_000), target=name, memory_limit="24MiB", records="off")
+    compiled = exla.compile(smooth, points(12_000), target=name, memory_limit="14MiB", records="off")
     assert any("replace" in str(d) for d in compiled.plan.decisions)
-    assert estimated_cycles(compiled.as_text()).total < 8e6  # 11.3 million without the rewrite, at best
+    assert estimated_cycles(compiled.as_text()).total < 2.8e6  # 4.4 million without the rewrite
 
 
 def test_orders_of_products_beside_a_big_reduction_are_weighed_as_in_chunks_too():
