@@ -528,6 +528,63 @@ def turns(eqn: Any) -> list[Turn]:
     return [Turn(body=body, takes=range(skipped, count), becomes=nothing, gives=results) for body in found]
 
 
+def with_constants_as_operands(
+    eqn: Any, changed: Sequence[Any], operands: Sequence[Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The operands and parameters of a control-flow equation whose bodies are given what arrays they hold.
+
+    Args:
+      eqn: the equation.
+      changed: its bodies, closed jaxprs, in the order of `bodies`.
+      operands: its operands.
+
+    Returns:
+      The operands, the arrays among them, and all parameters.
+    """
+    name, params = eqn.primitive.name, dict(eqn.params)
+    held = [list(body.consts) for body in changed]
+    if name not in ("scan", "while", "cond") or not any(held):
+        return list(operands), with_bodies(eqn, changed)
+    every = [c for consts in held for c in consts]
+    if name == "cond":
+        index, *rest = operands
+        jaxprs = []
+        for k, body in enumerate(changed):
+            before, after = (sum(map(len, some)) for some in (held[:k], held[k + 1 :]))
+            others = [Var(core.typeof(c)) for c in every]
+            own = [*others[:before], *body.jaxpr.constvars, *others[len(others) - after :]]
+            invars = [*own, *body.jaxpr.invars]
+            jaxprs.append(
+                body.jaxpr.replace(constvars=[], invars=invars, debug_info=_nameless(body.jaxpr, len(invars)))
+            )
+        taken = [index, *every, *rest]
+    else:
+        jaxprs = [constants_as_inputs(body.jaxpr) for body in changed]
+        taken = [*every, *operands]
+    if name == "while":
+        first = params["cond_nconsts"]
+        taken = [*held[0], *operands[:first], *held[1], *operands[first:]]
+        params["cond_nconsts"] += len(held[0])
+        params["body_nconsts"] += len(held[1])
+    elif name == "scan":
+        _replace_constants(params, 0, 0, len(every))
+    return taken, {**params, **body_params(name, eqn.params, [closed(jaxpr, ()) for jaxpr in jaxprs])}
+
+
+def _replace_constants(params: dict[str, Any], position: int, gone: int, count: int) -> None:
+    """Have a scan's parameters tell of `count` constants from a position on, in place of `gone`."""
+    if "num_consts" in params:
+        params["num_consts"] += count - gone
+    else:
+        from jax._src import flattree
+
+        consts, carry, rows = params["ft_in"].unpack()
+        params["ft_in"] = flattree.pack((flattree.nones(len(consts) + count - gone), carry, rows))
+    if "linear" in params:
+        linear = list(params["linear"])
+        params["linear"] = (*linear[:position], *(False,) * count, *linear[position + gone :])
+
+
 def with_constant_replaced(eqn: Any, position: int, count: int, rewrite: Callable[[Any, int], Any]) -> dict[str, Any]:
     """The parameters of a control-flow equation whose operand at `position`, a constant, becomes `count` others.
 
@@ -541,16 +598,7 @@ def with_constant_replaced(eqn: Any, position: int, count: int, rewrite: Callabl
     params = dict(eqn.params)
     if eqn.primitive.name == "scan":
         changed = [rewrite(changed[0], position)]
-        if "num_consts" in params:
-            params["num_consts"] += count - 1
-        else:
-            from jax._src import flattree
-
-            consts, carry, rows = params["ft_in"].unpack()
-            params["ft_in"] = flattree.pack((flattree.nones(len(consts) + count - 1), carry, rows))
-        if "linear" in params:
-            linear = list(params["linear"])
-            params["linear"] = (*linear[:position], *(False,) * count, *linear[position + 1 :])
+        _replace_constants(params, position, 1, count)
     elif eqn.primitive.name == "while":
         first = params["cond_nconsts"]
         which, key = (0, "cond_nconsts") if position < first else (1, "body_nconsts")

@@ -311,8 +311,9 @@ def interpret(
         return _compat.map_over_shards(
             eqn, operands, lambda *shards: evaluate(bodies[0].jaxpr, shards, step), source=source
         )
-    changed = _compat.with_bodies(eqn, [retrace(body, step) for body in bodies])
-    return _compat.bind(eqn, *operands, source=source, **changed)
+    changed = [retrace(body, step) for body in bodies]
+    given, params = _compat.with_constants_as_operands(eqn, changed, operands)
+    return _compat.bind(eqn, *given, source=source, **params)
 
 
 def live_equations(program: Program) -> set[int]:

@@ -208,3 +208,51 @@ def test_conditionals_that_must_stay_apart_do():
         counts[name] = sum(e.primitive.name == "cond" for e in program.eqns)
         np.testing.assert_array_equal(jax.jit(emit(program, EXPANSIONS))(x)[0], jax.jit(fn)(x))
     assert counts == {"one number": 1, "two numbers": 2, "acts": 2}
+
+
+MIXED = np.random.default_rng(5).standard_normal((16, 16)).astype(np.float32) / 4
+SHIFTED = np.linspace(0, 1, 16, dtype=np.float32)
+
+
+@jax.jit
+def pulled(y):
+    """Pairs, and an array that the function captures: it is a constant of the body that calls it."""
+    return jnp.sum(jnp.sin(y[:, None] - y[None]), axis=1) @ MIXED
+
+
+@jax.jit
+def pushed(y):
+    return jnp.sum(jnp.cos(y[:, None] - y[None] + SHIFTED), axis=1)
+
+
+def pulled_in_turns(y):
+    return lax.scan(lambda y, _: (y + 0.01 * pulled(y), None), y, length=3)[0]
+
+
+def while_small(y):
+    def is_small(state):
+        return jnp.sum(pushed(state[0])[:1] * SHIFTED) + state[1] < 40
+
+    return lax.while_loop(is_small, lambda s: (s[0] + 0.01 * pulled(s[0]), s[1] + 10.0), (y, 0.0))[0]
+
+
+def one_or_the_other(y):
+    return lax.cond(y[0, 0] > 0, lambda y: pulled(y) + SHIFTED, lambda y: 0.1 * pushed(y), y)
+
+
+def nested_turns(y):
+    def outer(y, _):
+        return lax.fori_loop(0, 2, lambda i, y: y + 0.0001 * pulled(y) * pushed(y), y), None
+
+    return lax.scan(outer, y, length=2)[0]
+
+
+@pytest.mark.parametrize("fn", [pulled_in_turns, while_small, one_or_the_other, nested_turns])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_bodies_that_hold_arrays_are_split_inside(fn, sign):
+    y = sign * np.random.default_rng(0).standard_normal((300, 16)).astype(np.float32)
+    whole = y.nbytes * len(y)
+    f = exla.jit(fn, memory_limit=whole // 8)
+    plan = f.plan(y)
+    assert plan.compiled_bytes <= whole // 8 and any(isinstance(d, Split) and d.path for d in plan.decisions)
+    np.testing.assert_allclose(f(y), fn(y), rtol=2e-5, atol=2e-5)
