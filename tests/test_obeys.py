@@ -48,6 +48,7 @@ def test_an_argument_that_is_not_used_counts_for_as_little_as_in_jax():
     plan = f.plan(x, parameters)
     assert plan.decisions and plan.compiled_bytes <= 200_000
     np.testing.assert_allclose(f(x, parameters), jax.jit(fn)(x, parameters), rtol=1e-6)
+    assert exla.jit(fn, memory_limit=400_000, verify="run").plan(x, parameters).measured_bytes < 400_000
     with pytest.raises(exla.MemoryLimitError, match="3.1 MiB"):  # where it is used
         exla.jit(lambda x, p: fn(x, p) + p["other"][0, 0], memory_limit=200_000).plan(x, parameters)
 

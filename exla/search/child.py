@@ -73,11 +73,19 @@ def growth(run: Callable[[], Any]) -> tuple[Any, Growth]:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """One program of a job, compiled."""
+    """One program of a job, compiled.
+
+    Attributes:
+      compiled: the program.
+      consts: the values of its first arguments.
+      avals: abstract values of the others.
+      read: positions of the arguments, constants first, that it reads.
+    """
 
     compiled: Any
     consts: Sequence[Any]
     avals: Sequence[Any]
+    read: Sequence[int] = ()
 
     def run(self, arguments: Sequence[Any]) -> Any:
         return self.compiled(*self.consts, *arguments)
@@ -90,7 +98,8 @@ def load(folder: Path, index: int, options: Mapping[str, Any], consts: Sequence[
     jitted = jax.jit(exported.call, keep_unused=True)
     compiled = jitted.lower(*structs).compile(compiler_options=dict(options) or None)
     known = [_constant(folder / name, a) for name, a in zip(consts, exported.in_avals, strict=False)]
-    return Loaded(compiled=compiled, consts=known, avals=exported.in_avals[len(known) :])
+    read = exported.module_kept_var_idx
+    return Loaded(compiled=compiled, consts=known, avals=exported.in_avals[len(known) :], read=read)
 
 
 def _constant(path: Path, aval: Any) -> Any:
@@ -99,12 +108,13 @@ def _constant(path: Path, aval: Any) -> Any:
 
 
 def measure_memory(program: Loaded) -> dict[str, Any]:
-    """Bytes of arguments, constants among them, and of what the process grew by."""
+    """Bytes of arguments that are read, constants among them, and of what the process grew by."""
     arguments = made_up(program.avals)
     jax.block_until_ready((arguments, program.consts))
     jax.block_until_ready(jax.jit(lambda x: x @ x)(np.ones((64, 64), np.float32)))  # the runtime's own threads
     _, grown = growth(lambda: program.run(arguments))
-    fixed = sum(a.nbytes for a in (*arguments, *program.consts))
+    every = (*program.consts, *arguments)
+    fixed = sum(every[k].nbytes for k in program.read)
     return {"status": "ok", "measured_bytes": fixed + max(grown.growth_bytes, 0)}
 
 

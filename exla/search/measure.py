@@ -63,7 +63,7 @@ class Runnable:
         Raises:
           MeasureError: if it cannot cross over.
         """
-        jitted = jax.jit(self.fn, donate_argnums=tuple(self.donate), keep_unused=True)
+        jitted = jax.jit(self.fn, donate_argnums=tuple(self.donate))
         try:
             exported = jax.export.export(jitted, platforms=["cpu"])(*self.structs).serialize()
         except (NotImplementedError, ValueError, TypeError) as error:
