@@ -413,6 +413,10 @@ EXAMPLES = {
             lambda x, w: lax.conv_general_dilated(x, w, (1,), [(2, 2)], lhs_dilation=(2,)),
             (array(2, 3, 7), array(4, 3, 3)),
         ),
+        (
+            lambda x, w: lax.conv_general_dilated(x, w, (1,), [(1, 1)], batch_group_count=2),
+            (array(4, 6, 7), array(6, 6, 3)),
+        ),
     ],
     "reduce_window_sum": [
         (lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 2), "VALID"), (array(6, 9),)),
@@ -614,6 +618,7 @@ CUTTABLE = {
     ("fft", 0): {"b0"},
     ("conv_general_dilated", 0): {"n", "o", "c", "s0", "s1", "t0", "t1"},
     ("conv_general_dilated", 1): {"n", "s0", "t0"},
+    ("conv_general_dilated", 6): {"c", "s0", "t0"},
     ("reduce_sum", 0): {"a0", "a1", "a2"},
     ("argmax", 0): {"a0", "a1", "a2"},
     ("dot_general", 0): {"b0", "i1", "j3", "k0", "k1"},

@@ -101,3 +101,18 @@ def test_what_is_read_far_apart_is_computed_apart():
     assert region is not None
     sines = [window for i, _, window in region.instances if program.eqns[i].primitive.name == "sin"]
     assert sorted(sines) == [(), (1, 5 - 5000, 0), (1, 5, 0)]
+
+
+@pytest.mark.parametrize("groups", [4, 8])
+def test_gradients_of_convolutions_in_groups_are_cut_along_the_batch(groups):
+    def loss(image, kernel):
+        made = lax.conv_general_dilated(jnp.sin(image), kernel, (2, 1), "SAME", feature_group_count=groups)
+        return jnp.sum(jnp.tanh(made) ** 2)
+
+    fn, arguments = jax.grad(loss, argnums=(0, 1)), (normal(16, 8, 24, 24), normal(16, 8 // groups, 3, 3, seed=1) / 4)
+    counted = jax.jit(fn).lower(*arguments).compile().memory_analysis()
+    limit = counted.argument_size_in_bytes + counted.output_size_in_bytes + counted.temp_size_in_bytes // 4
+    f = exla.jit(fn, memory_limit=limit)
+    assert f.plan(*arguments).compiled_bytes <= limit
+    for got, want in zip(f(*arguments), jax.jit(fn)(*arguments), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())

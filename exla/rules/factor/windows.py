@@ -28,7 +28,7 @@ def _replay_convolution(chunk: Chunk, operand: Any, kernel: Any) -> Sequence[Any
 
 @FACTOR_RULES.register("conv_general_dilated")
 def conv_general_dilated(context: EquationContext) -> FactorRule:
-    """`n c _ _, o c h1 w1 -> n o h w` with c, h1, w1 summed; with groups only what the groups leave independent."""
+    """`n c _ _, o c h1 w1 -> n o h w` with c, h1, w1 summed; with groups only what they leave independent."""
     p = context.params
     numbers = p["dimension_numbers"]
     left: list[str | None] = [None] * len(context.operands[0].shape)
@@ -39,8 +39,9 @@ def conv_general_dilated(context: EquationContext) -> FactorRule:
         left[numbers.lhs_spec[0]] = result[numbers.out_spec[0]] = "n"
         if p["feature_group_count"] == 1:
             right[numbers.rhs_spec[0]] = result[numbers.out_spec[1]] = "o"
-            left[numbers.lhs_spec[1]] = right[numbers.rhs_spec[1]] = "c"
-            reduced = {"c": "sum"}
+    if p["feature_group_count"] == 1:
+        left[numbers.lhs_spec[1]] = right[numbers.rhs_spec[1]] = "c"
+        reduced = {"c": "sum"}
     windows = {}
     spatial = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
     for k, (axis, kernel_axis, out_axis) in enumerate(spatial):
