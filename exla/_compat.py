@@ -553,10 +553,7 @@ def with_constants_as_operands(
             before, after = (sum(map(len, some)) for some in (held[:k], held[k + 1 :]))
             others = [Var(core.typeof(c)) for c in every]
             own = [*others[:before], *body.jaxpr.constvars, *others[len(others) - after :]]
-            invars = [*own, *body.jaxpr.invars]
-            jaxprs.append(
-                body.jaxpr.replace(constvars=[], invars=invars, debug_info=_nameless(body.jaxpr, len(invars)))
-            )
+            jaxprs.append(constants_as_inputs(body.jaxpr.replace(constvars=own)))
         taken = [index, *every, *rest]
     else:
         jaxprs = [constants_as_inputs(body.jaxpr) for body in changed]

@@ -16,7 +16,7 @@ from typing import Any
 from exla import _compat
 from exla.ir.blocks import block_of, first_axis, parts_of
 from exla.ir.primitives import CUMULATIVE, ELEMENTWISE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
-from exla.ir.products import axes_of, is_ordered, is_outer
+from exla.ir.products import is_ordered, is_outer, sizes_of
 from exla.ir.program import Program, value_bytes, variables
 from exla.ir.split_products import padded_depth
 from exla.ir.storing import Storing, stacked_bytes
@@ -217,13 +217,12 @@ def _copied_bytes(eqn: Any) -> int:
 
 
 def _packed_bytes(eqn: Any, threads: int) -> int:
-    (batched, _, left), (_, contracted, right) = axes_of(eqn, 0), axes_of(eqn, 1)
-    shapes = [v.aval.shape for v in eqn.invars]
+    (batch, _, rows), (_, depth, columns) = sizes_of(eqn, 0), sizes_of(eqn, 1)
     return product_bytes(
-        batch=math.prod(shapes[0][k] for k in batched),
-        rows=math.prod(shapes[0][k] for k in left),
-        columns=math.prod(shapes[1][k] for k in right),
-        depth=math.prod(shapes[1][k] for k in contracted),
+        batch=batch,
+        rows=rows,
+        columns=columns,
+        depth=depth,
         item_bytes=_compat.item_bytes(eqn.invars[0].aval.dtype),
         threads=threads,
     )

@@ -20,6 +20,7 @@ column makes such products of others, so long ones are written as products of bl
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from jax import lax
 
 from exla import _compat
 from exla.ir.primitives import FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
-from exla.ir.products import axes_of
+from exla.ir.products import axes_of, sizes_of
 from exla.ir.program import Program
 from exla.ir.storing import LONGEST_FUSED_REDUCTION
 
@@ -132,7 +133,7 @@ def _is_fast(program: Program, var: Any, block: Block, *, is_last: bool) -> bool
 def _count(size: int, least: int) -> int | None:
     """How many blocks of a least length an axis is divided into: what divides it and is nearest to what is best."""
     divisors = (n for n in range(FEWEST, MOST + 1) if size % n == 0 and size // n >= least)
-    return min(divisors, key=lambda n: abs(math.log(n / BLOCKS)), default=None)
+    return _nearest(divisors, BLOCKS)
 
 
 def _work(program: Program, var: Any) -> tuple[int, bool]:
@@ -189,24 +190,22 @@ def parts_of(eqn: Any) -> Parts | None:
     """
     if eqn.primitive.name != "dot_general" or any(v.aval.dtype not in DTYPES for v in (*eqn.invars, *eqn.outvars)):
         return None
-    sizes = [_sizes(eqn, side) for side in (0, 1)]
+    sizes = [sizes_of(eqn, side) for side in (0, 1)]
     matrix = 0 if sizes[0][2] > 1 else 1
     (_, total, kept), (_, _, others) = sizes[matrix], sizes[1 - matrix]
     batched, contracted, free = axes_of(eqn, matrix)
     shape = eqn.invars[matrix].aval.shape
     if kept < 2 or others != 1 or total <= LONGEST_CHAIN or [*batched, *contracted, *free] != list(range(len(shape))):
         return None
-    counts = [n for n in range(2, shape[contracted[0]] + 1) if shape[contracted[0]] % n == 0]
-    counts = [n for n in counts if FEWEST_ROWS <= total // n <= MOST_ROWS]
-    if not counts:
-        return None
-    return Parts(matrix, min(counts, key=lambda n: abs(math.log(total / n / ROWS))))
+    first = shape[contracted[0]]
+    lengths = (n for n in range(min(MOST_ROWS, total // 2), FEWEST_ROWS - 1, -1) if total % n == 0)
+    rows = _nearest((n for n in lengths if first % (total // n) == 0), ROWS)
+    return None if rows is None else Parts(matrix, total // rows)
 
 
-def _sizes(eqn: Any, side: int) -> list[int]:
-    """How many indices the batch, contracted and free axes of an operand of a product have."""
-    shape = eqn.invars[side].aval.shape
-    return [math.prod(shape[axis] for axis in axes) for axes in axes_of(eqn, side)]
+def _nearest(counts: Iterable[int], best: int) -> int | None:
+    """The first of some counts that are nearest to what is best, by their ratio; None where there is none."""
+    return min(counts, key=lambda n: abs(math.log(n / best)), default=None)
 
 
 def blocks_in(program: Program) -> dict[Any, Written]:
@@ -264,7 +263,7 @@ def _multiplied_in_parts(eqn: Any, operands: list[Any], how: Parts) -> list[Any]
     found = []
     for side, operand in enumerate(operands):
         batched, contracted, free = axes_of(eqn, side)
-        batch, total, kept = _sizes(eqn, side)
+        batch, total, kept = sizes_of(eqn, side)
         with _compat.equation_context(eqn):
             operand = lax.transpose(operand, (*batched, *contracted, *free))
             found.append(lax.reshape(operand, (batch * how.parts, total // how.parts, kept)))

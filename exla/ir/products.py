@@ -29,6 +29,13 @@ def axes_of(eqn: Any, side: int) -> tuple[Sequence[int], Sequence[int], list[int
     return batched, contracted, free
 
 
+def sizes_of(eqn: Any, side: int) -> tuple[int, int, int]:
+    """How many indices the batch, contracted and free axes of one operand of a `dot_general` have."""
+    shape = eqn.invars[side].aval.shape
+    batched, contracted, free = (math.prod(shape[k] for k in axes) for axes in axes_of(eqn, side))
+    return batched, contracted, free
+
+
 def is_ordered(eqn: Any, side: int, order: Order | None = None) -> bool:
     """Whether one operand of a `dot_general` can be multiplied as it lies, or would if its axes lay in an order."""
     batched, contracted, free = axes_of(eqn, side)
@@ -58,15 +65,12 @@ def _is_copied(program: Program, eqn: Any, side: int) -> bool:
 
 def is_vectors(eqn: Any) -> bool:
     """Whether one side of a product is a vector, in each of its batches."""
-    return any(math.prod(eqn.invars[side].aval.shape[k] for k in axes_of(eqn, side)[2]) == 1 for side in (0, 1))
+    return any(sizes_of(eqn, side)[2] == 1 for side in (0, 1))
 
 
 def is_outer(eqn: Any) -> bool:
     """Whether an equation is a product that sums nothing: compilers multiply element by element."""
-    if eqn.primitive.name != "dot_general":
-        return False
-    contracted = eqn.params["dimension_numbers"][0][0]
-    return math.prod(eqn.invars[0].aval.shape[k] for k in contracted) == 1
+    return eqn.primitive.name == "dot_general" and sizes_of(eqn, 0)[1] == 1
 
 
 def is_exact(eqn: Any) -> bool:

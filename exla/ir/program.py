@@ -88,7 +88,7 @@ class Program:
     @cached_property
     def arguments(self) -> Sequence[Any]:
         """The inputs that are read or returned; `jax.jit` drops the others, and none of them is counted."""
-        returned = variables(self.outvars)
+        returned = set(variables(self.outvars))
         return [v for v in self.invars if v in self.consumers or v in returned]
 
     @cached_property

@@ -15,7 +15,6 @@ decision.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,7 +25,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.memory import Path
-from exla.ir.products import Order, axes_of, is_ordered, wanted_order
+from exla.ir.products import Order, axes_of, is_ordered, sizes_of, wanted_order
 from exla.ir.program import Program, trace_function
 from exla.passes.decisions import Arrange
 from exla.passes.paths import at_site, bodies_to_rewrite
@@ -107,8 +106,7 @@ def _unturned(program: Program, position: int) -> Program:
 
 def _is_read_as_it_lies(eqn: Any, side: int, order: Order) -> bool:
     """Whether a product is as fast of an operand whose axes lie in an order: what it sums must not be short then."""
-    is_long = math.prod(eqn.invars[side].aval.shape[k] for k in axes_of(eqn, side)[1]) >= LONG
-    return is_long and is_ordered(eqn, side, order) and _keeps_free(eqn, side, order)
+    return sizes_of(eqn, side)[1] >= LONG and is_ordered(eqn, side, order) and _keeps_free(eqn, side, order)
 
 
 def _arranged(program: Program, position: int, decision: Arrange) -> Program:

@@ -85,7 +85,7 @@ class Loaded:
     compiled: Any
     consts: Sequence[Any]
     avals: Sequence[Any]
-    read: Sequence[int] = ()
+    read: Sequence[int]
 
     def run(self, arguments: Sequence[Any]) -> Any:
         return self.compiled(*self.consts, *arguments)

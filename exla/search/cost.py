@@ -22,7 +22,7 @@ from exla.ir.code import TPU
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, fused_of, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
-from exla.ir.products import copied_bytes
+from exla.ir.products import copied_bytes, is_outer
 from exla.ir.program import Program, value_bytes
 from exla.ir.split_products import Cutting
 from exla.passes.split.loop import Combine
@@ -80,10 +80,8 @@ def _starts_kernel(eqn: Any) -> bool:
 
 def _is_elementwise(eqn: Any) -> bool:
     """Whether a product or reduction adds up nothing, so that XLA makes a multiplication or a reshape of it."""
-    if eqn.primitive.name == "dot_general":
-        (contracted, _), _ = eqn.params["dimension_numbers"]
-        return math.prod(eqn.invars[0].aval.shape[k] for k in contracted) == 1
-    return eqn.primitive.name in REDUCERS and _elements(eqn.invars[0]) == _elements(eqn.outvars[0])
+    is_kept = eqn.primitive.name in REDUCERS and _elements(eqn.invars[0]) == _elements(eqn.outvars[0])
+    return is_kept or is_outer(eqn)
 
 
 def projected(program: Program, machine: Machine, *, fused: bool = True, searching: bool = False) -> Peak:

@@ -150,7 +150,7 @@ def _convolution(instruction: Instruction, threads: int) -> int:
         return 0
     groups = re.search(r"feature_group_count=(\d+)", instruction.text)
     strides = re.search(r"\bstride=([\dx]+)", instruction.text)
-    is_apart = "rhs_dilate" in instruction.text or any(d != "1" for d in (strides[1].split("x") if strides else ()))
+    is_dense = "rhs_dilate" not in instruction.text and (strides is None or {*strides[1].split("x")} == {"1"})
     (kind, image), (made, result) = instruction.operands[0], instruction.results[0]
     channels, features = image[labels[1].index("f")], result[labels[2].index("f")]
     return convolution_bytes(
@@ -158,7 +158,7 @@ def _convolution(instruction: Instruction, threads: int) -> int:
         result=(math.prod(result) // max(features, 1), features),
         window=tuple(int(d) for d in size[1].split("x")),
         groups=int(groups[1]) if groups else 1,
-        is_dilated="lhs_dilate" in instruction.text and not is_apart,
+        is_dilated=is_dense and "lhs_dilate" in instruction.text,
         item_bytes=max(_item_bytes(kind), _item_bytes(made)),
         threads=threads,
     )

@@ -124,7 +124,7 @@ def test_a_candidate_is_right_that_agrees_with_the_reference_under_other_options
     """XLA's libraries are not always right, and the plain program is not either then."""
     avals = [jax.ShapeDtypeStruct((30, 30), jnp.float32)]
     wrong, right, off = (
-        child.Loaded(compiled=jax.jit(f), consts=(), avals=avals)
+        child.Loaded(compiled=jax.jit(f), consts=(), avals=avals, read=(0,))
         for f in (lambda x: (x + 1,), lambda x: (x,), lambda x: (x + 2,))
     )
     how = {"seconds": 0.1, "takes_turns": True, "best_s": None, "allowed": Allowed(tolerance=1e-3)}
@@ -200,7 +200,7 @@ def test_two_searches_take_turns_in_measuring_and_do_without_where_no_lock_can_b
 
 def test_a_hopeless_candidate_is_given_up_after_one_turn():
     avals = [jax.ShapeDtypeStruct((30, 30), jnp.float32)]
-    program = child.Loaded(compiled=lambda x: (jnp.sort(x),), consts=(), avals=avals)
+    program = child.Loaded(compiled=lambda x: (jnp.sort(x),), consts=(), avals=avals, read=(0,))
     how = {"seconds": 5, "takes_turns": True, "allowed": None}
     assert child.measure_time([program], best_s=1e-9, **how)["rounds"] == 1
     assert child.measure_time([program], best_s=None, **how)["rounds"] >= child.LEAST_ROUNDS

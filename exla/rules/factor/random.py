@@ -28,15 +28,13 @@ from exla.rules.factor.elementwise import elementwise
 @FACTOR_RULES.register("random_bits", "random_split")
 def of_keys(context: EquationContext) -> FactorRule:
     """`b0 -> b0 a0 a1`: keys along their own axes, the bits or keys of one key by position."""
-    keys, shape = context.operands[0], context.params["shape"]
-    is_counted = _compat.is_partitionable(keys.dtype) and math.prod(shape) < 1 << 32
-    batch = _batch(keys)
-    made: list[str | None] = [n if is_counted else None for n in axis_names(len(shape))]
+    keys = context.operands[0]
+    batch, made = _batch(keys), _by_position(keys, context.params["shape"])
     return FactorRule(
         equation=f"{tokens(batch)} -> {tokens([*batch, *made])}",
         replay=_replay,
         whole=IN_ORDER,
-        counted=frozenset(n for n in made if n is not None),
+        counted=frozenset(filter(None, made)),
     )
 
 
@@ -45,14 +43,13 @@ def random_gamma(context: EquationContext) -> FactorRule:
     """`b0, b0 a0 -> b0 a0`: keys and shapes of distributions; those of one key are drawn of its parts, by position."""
     keys, result = context.operands[0], context.results[0]
     batch, shape = _batch(keys), result.shape[len(keys.shape) :]
-    is_counted = _compat.is_partitionable(keys.dtype) and math.prod(shape) < 1 << 32 and _compat.gamma_of is not None
-    made: list[str | None] = [n if is_counted else None for n in axis_names(len(shape))]
+    made = [None] * len(shape) if _compat.gamma_of is None else _by_position(keys, shape)
     every = tokens([*batch, *made])
     return FactorRule(
         equation=f"{tokens(batch)}, {every} -> {every}",
         replay=_replay_gamma,
         whole=IN_ORDER,
-        counted=frozenset(n for n in made if n is not None),
+        counted=frozenset(filter(None, made)),
     )
 
 
@@ -62,6 +59,12 @@ IN_ORDER = "this random generator draws its numbers in order"
 def _batch(keys: Any) -> list[str | None]:
     """The axes of many keys."""
     return [n if _compat.is_threefry(keys.dtype) else None for n in axis_names(len(keys.shape), "b")]
+
+
+def _by_position(keys: Any, shape: Sequence[int]) -> list[str | None]:
+    """The axes of what is made of one key, element by element of its position."""
+    is_counted = _compat.is_partitionable(keys.dtype) and math.prod(shape) < 1 << 32
+    return [n if is_counted else None for n in axis_names(len(shape))]
 
 
 @FACTOR_RULES.register("threefry2x32")
