@@ -8,6 +8,7 @@ making primitives.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import math
 import sys
@@ -19,7 +20,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import api_util, compilation_cache, config, core, linear_util, literals, pjit, source_info_util, tree_util
+from jax._src import (
+    api_util,
+    checkify,
+    compilation_cache,
+    config,
+    core,
+    linear_util,
+    literals,
+    pjit,
+    source_info_util,
+    tree_util,
+)
 from jax._src.compilation_cache_interface import CacheInterface
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.lax import lax
@@ -709,6 +721,7 @@ def set_rules(
     jvp: Callable[..., Any],
     transpose: Callable[..., Any],
     batch: Callable[..., Any],
+    bind: Callable[..., Sequence[Any]],
 ) -> None:
     """Say what a primitive does on arrays, in a lowered program and under each transformation.
 
@@ -719,6 +732,7 @@ def set_rules(
       jvp: (primals, tangents, parameters) -> (results, their tangents).
       transpose: (cotangents, *operands, parameters) -> cotangents of the linear operands, None for the others.
       batch: (axis, operands, mapped axes, parameters) -> (results, their mapped axes).
+      bind: (a closed jaxpr, operands and other parameters) -> results, for what checkify makes of a call.
     """
 
     def lowering(context: Any, *operands: Any, **params: Any) -> Any:
@@ -730,6 +744,16 @@ def set_rules(
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.fancy_primitive_batchers[primitive] = batch
+    checkify.error_checks[primitive] = functools.partial(_checked, bind)
+
+
+def _checked(bind: Callable[..., Sequence[Any]], *given: Any, jaxpr: Any, **params: Any) -> Any:
+    """A call under checkify: that of the program which checks what is asked for, with the error before the results."""
+    *context, error, enabled = given[: 2 + (not isinstance(given[0], checkify.Error))]  # from jax 0.12 on, of the codes
+    values, tree = jax.tree.flatten(error)
+    operands = [*values, *given[len(context) + 2 :]]
+    checked, results, _ = checkify.jaxpr_to_checkify_jaxpr(*context, jaxpr, enabled, tree, *map(typeof, operands))
+    return jax.tree.unflatten(results, bind(checked, operands=operands, **params))
 
 
 is_top_level: Callable[[], bool] = core.trace_state_clean

@@ -298,4 +298,4 @@ def _depend_on(jaxpr: Any, changed: Sequence[bool]) -> list[bool]:
     return [not isinstance(v, _compat.Literal) and v in tainted for v in body.outvars]
 
 
-_compat.set_rules(call_p, evaluate=_evaluate, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch)
+_compat.set_rules(call_p, evaluate=_evaluate, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, bind=bind)

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import checkify
 
 import exla
 from exla.call import Wishes, derived, plan
+from exla.observe import observing
+from exla.passes.decisions import Split
 from tests.sweep import all_but
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -200,6 +203,47 @@ def test_export_holds_the_split_program():
     exported = jax.export.export(jax.jit(f))(x, y, v)
     assert "while" in exported.mlir_module()
     close(exported.call(x, y, v), double(kernel, x, y, v))
+
+
+def test_what_a_callback_looks_at_is_there_whole_and_seen_once():
+    seen = []
+
+    def watched(x, y, v):
+        squared = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
+        jax.debug.callback(lambda a: seen.append(a), squared)
+        return jnp.exp(-squared) @ v, jnp.tanh(squared) @ v
+
+    values = points()
+    matrix = 4 * 300 * 400
+    capped = exla.jit(watched, memory_limit=3 * matrix // 2, records="off")
+    assert capped.plan(*values).decisions
+    close(capped(*values), jax.jit(watched)(*values))
+    jax.effects_barrier()
+    ours, plain = seen
+    close(ours, plain)
+    with pytest.raises(exla.MemoryLimitError, match=r"debug_callback.* an effect that must happen once"):
+        exla.jit(watched, memory_limit=matrix // 2, records="off")(*values)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("errors", [checkify.user_checks, checkify.all_checks], ids=["the user's", "all"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_checkify_looks_for_is_found_under_the_cap(errors, fails):
+    def far(x, y):
+        squared = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
+        checkify.check(jnp.all(squared > 0), "{} of the points are there", jnp.sum(squared == 0))
+        return jnp.sum(squared**-0.5, axis=1)
+
+    x, y, _ = points()
+    x = x.at[17].set(y[5]) if fails else x
+    capped = exla.jit(far, memory_limit=CAP, records="off")
+    error, want = checkify.checkify(jax.jit(far), errors)(x, y)
+    made = []
+    with observing(made.append):
+        found, got = checkify.checkify(capped, errors)(x, y)
+    assert [any(isinstance(d, Split) for d in m.choice.decisions) for m in made] == [True]
+    assert (found.get() is not None) == fails and found.get() == error.get()
+    np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 def test_in_a_sharded_map():

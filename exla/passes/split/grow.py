@@ -115,7 +115,9 @@ class _Growing:
         return None
 
     def _where(self, position: int) -> str:
-        primitive, source = self.program.origin(self.program.eqns[position].outvars[0])
+        eqn = self.program.eqns[position]
+        own = (eqn.primitive.name, self.program.source(position))
+        primitive, source = self.program.origin(eqn.outvars[0]) if eqn.outvars else own
         return f"`{primitive}` at {source or 'an unknown line'}"
 
     def _refusal(self, position: int, name: str | None, cut: Cut) -> str | None:
