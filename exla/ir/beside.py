@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from exla import _compat
-from exla.ir.blocks import block_of, first_axis, parts_of
+from exla.ir.blocks import block_of, first_axis, is_wide, parts_of
 from exla.ir.primitives import CUMULATIVE, ELEMENTWISE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import is_ordered, is_outer, sizes_of
 from exla.ir.program import Program, value_bytes, variables
@@ -115,7 +115,7 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
         is_padded = length % SUMMED > 0 and operand not in program.producers
         return (1 + is_padded) * value_bytes(operand) if length > SUMMED else 0
     axes = eqn.params["axes"]
-    item = _compat.item_bytes(operand.aval.dtype)
+    item = 4 if storing.blocks and is_wide(eqn) else _compat.item_bytes(operand.aval.dtype)
     block = block_of(program, eqn) if storing.blocks else None
     if block is not None:
         shape = tuple(n // block.parts if axis == block.axis else n for axis, n in enumerate(shape))

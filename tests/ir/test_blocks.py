@@ -9,7 +9,7 @@ from jax import lax
 import exla
 from exla.call import read
 from exla.ir import emit as emitting
-from exla.ir.blocks import Apart, Block, Parts, block_of, blocks_in, first_axis, parts_of
+from exla.ir.blocks import Apart, Block, Parts, Wide, block_of, blocks_in, first_axis, parts_of
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.primitives import WINDOWED
@@ -138,7 +138,7 @@ def test_products_of_other_types_are_left(dtype):
     assert not blocks_in(program)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.float16, jnp.bfloat16, np.complex64])
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, np.complex64])
 def test_other_types_are_left(dtype):
     assert the_block(lambda x: lax.reduce_max(x, [1]) if dtype == np.int32 else x.max(1), (4, 4000)) is not None
     if dtype != np.complex64:
@@ -194,6 +194,22 @@ def test_nan_and_infinity_come_through(reducer):
     compiled = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(x).compile(compiler_options=NO_YNN)
     (got,) = compiled(x)
     np.testing.assert_array_equal(got, getattr(np, reducer)(x, axis=1))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("reducer", ["max", "min"])
+@pytest.mark.parametrize(("shape", "axes"), [((5, 4000), 1), ((5, 7), 1), ((3, 128, 16), (1, 2)), ((1000, 64), 0)])
+def test_extremes_in_16_bits_are_found_in_float32_and_are_the_same(shape, axes, reducer, dtype):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    x.reshape(-1)[[3, -2, 40 % x.size]] = np.nan, np.inf, -np.inf
+    program = program_of(lambda x: REDUCERS[reducer](x, axis=axes), shape, dtype=dtype)
+    (how,) = blocks_in(program).values()
+    assert isinstance(how, Wide) and (how.block is not None) == (dtype == jnp.bfloat16 and 7 not in shape)
+    narrow = jnp.asarray(x, dtype)
+    (got,) = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(narrow).compile(compiler_options=NO_YNN)(narrow)
+    assert got.dtype == dtype
+    wanted = getattr(np, reducer)(np.asarray(narrow, np.float32), axis=axes)
+    np.testing.assert_array_equal(np.asarray(got, np.float32), wanted)
 
 
 def test_reductions_in_loops_of_the_user_are_written_so_too():

@@ -67,6 +67,18 @@ def test_the_values_of_every_type_are_right_under_the_cap(function, dtype):
     np.testing.assert_array_equal(np.asarray(got, np.float64), want)
 
 
+@pytest.mark.parametrize("shape", [(2000, 500), (2000, 501)], ids=["divided", "with a remainder"])
+def test_an_argument_in_16_bits_is_not_turned_into_float32_before_the_loop(shape):
+    def likest(x):
+        return jnp.max(jax.nn.softmax(x, axis=-1), axis=0), jnp.sum(x[:-3] * x[3:], axis=1)
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.bfloat16)
+    f = exla.jit(likest, memory_limit=2 * x.nbytes, records="off")
+    assert f.plan(x).decisions
+    for got, want in zip(f(x), jax.jit(likest)(x.astype(jnp.float32)), strict=True):
+        np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=0.03, atol=0.03 * float(jnp.max(want)))
+
+
 @pytest.mark.parametrize(("target", "dtype"), [(t, d) for t, types in OTHERS.items() for d in types])
 def test_other_compilers_obey_the_cap_with_every_type(target, dtype):
     compiler_of(target)

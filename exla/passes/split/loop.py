@@ -232,6 +232,9 @@ def _states(loop: Loop, carry: Sequence[Any]) -> list[Any]:
 def _slice(operand: Any, placement: Placement | Passed | None, offset: Any, size: int, trip: Any) -> Any:
     if placement is None:
         return operand
+    if operand.dtype == jnp.bfloat16:
+        # XLA:CPU slices float32 alone. What is made anew on every trip it does not convert whole, before the loop.
+        operand, offset, trip = lax.optimization_barrier((operand, offset, trip))
     if isinstance(placement, Passed):
         return lax.dynamic_index_in_dim(operand, trip, 0, keepdims=False)
     start = lax.mul(offset, jnp.int32(placement.block))
