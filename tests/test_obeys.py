@@ -88,6 +88,28 @@ def test_a_value_that_is_wanted_along_both_axes_is_computed_twice_and_never_whol
     np.testing.assert_allclose(last, k.sum(0), atol=1e-3)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
+def test_several_values_of_one_size_are_each_cut_to_what_obeys():
+    """Cutting one of them leaves the peak where it is: the others hold it."""
+    shape = (300, 401)
+    drawn = (
+        lambda key: jnp.sum(jax.random.exponential(key, shape), axis=1),
+        lambda key: jnp.max(jnp.abs(jax.random.laplace(key, shape)), axis=1),
+        lambda key: jnp.sum(jax.random.cauchy(key, shape) > 1, axis=1),
+        lambda key: jnp.sum(jax.random.randint(key, shape, 0, 9), axis=1),
+    )
+
+    def draws(key):
+        return [of(key) for of in drawn]
+
+    key = jax.random.key(0)
+    taken = jax.jit(draws).lower(key).compile().memory_analysis().temp_size_in_bytes
+    f = exla.jit(draws, memory_limit=taken // 4, records="off")
+    assert len({d.site.position for d in f.plan(key).decisions if isinstance(d, Split)}) >= len(drawn)
+    for got, want in zip(f(key), jax.jit(draws)(key), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
 def test_the_default_limit_is_what_the_machine_has():
     plan = exla.jit(lambda x: x + 1).plan(jnp.ones(3))
     assert plan.untouched and plan.limit_bytes > 100 * isolate.MIB

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exla import _compat
@@ -81,6 +81,7 @@ class Peak:
       code_bytes: the part that the program itself takes, where that is counted.
       held: the values that are live at the peak, largest first.
       at: the equation at which it is.
+      course: what is live, libraries' included, while each equation runs.
     """
 
     arguments_bytes: int
@@ -90,10 +91,17 @@ class Peak:
     at: int = 0
     library_bytes: int = 0
     code_bytes: int = 0
+    course: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def temporary_bytes(self) -> int:
         return self.bytes - self.arguments_bytes - self.code_bytes
+
+    def beyond(self, limit_bytes: int, positions: Iterable[int] | None = None) -> int:
+        """Bytes above a limit, added up over some or all equations: of programs of one peak, what is left to be cut."""
+        room = limit_bytes - self.arguments_bytes - self.code_bytes
+        course = self.course if positions is None else (self.course[i] for i in positions)
+        return sum(b - room for b in course if b > room)
 
 
 def project(program: Program, storing: Storing = ANYWHERE) -> Peak:
@@ -171,8 +179,10 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
     live: dict[Any, int] = {}
     on_chip: dict[Any, int] = {}
     best = best_at = most = library = 0
-    best_held: tuple[Held, ...] = ()
+    best_live: dict[Any, int] = {}
+    best_inner: Peak | None = None
     total = 0
+    course = [0] * len(program.eqns)
     waiting = {v: stored_bytes(program, v, storing) for v in outputs if v in fusions.stored} if is_whole else {}
     whens = _whens(program, order, waiting, storing) if waiting else {}
     waiting_bytes = sum(waiting.values())
@@ -205,13 +215,15 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
         if waiting_bytes and now + waiting_bytes > best:
             now += _unused(waiting, live, last, whens)
         best = max(best, now)
+        course[i] = now + called
         if now + called > most:
             most, best_at = now + called, i
-            here = (Held(program=program, path=(), var=v, bytes=b, at=i) for v, b in live.items() if b)
-            best_held = (*here, *(inner.held if inner else ()))
+            best_live, best_inner = dict(live), inner
         for v in [*dying, *(v for v in made if last.get(v, -1) <= when)]:
             total -= live.pop(v, 0)
             on_chip.pop(v, None)
+    held = [Held(program=program, path=(), var=v, bytes=b, at=best_at) for v, b in best_live.items() if b]
+    held += best_inner.held if best_inner is not None else ()
     arguments_bytes = sum(value_bytes(v) for v in program.arguments)
     padding = sum(stored_bytes(program, v, storing) for v in program.arguments) - arguments_bytes
     return Peak(
@@ -219,8 +231,9 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
         outputs_bytes=sum(value_bytes(v) for v in outputs),
         bytes=arguments_bytes + padding + best + library,
         library_bytes=library,
-        held=tuple(sorted(best_held, key=lambda h: -h.bytes)),
+        held=tuple(sorted(held, key=lambda h: -h.bytes)),
         at=best_at,
+        course=tuple(course),
     )
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from exla.ir.program import Program
 from exla.passes.decisions import Rematerialize, Sink
 from exla.passes.split.chunks import largest_chunk, probe, sizes
+from exla.passes.split.combine import MANY
 from exla.passes.split.decide import Seed
-from exla.strict import tolerate
+from exla.passes.split.regions import Region
 
 if TYPE_CHECKING:
     from exla.search.space import Candidate, Goal, Space
@@ -67,7 +69,7 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
             break
         grown, apart = ([p for p in found if id(p) not in met] for found in (grown, apart))
         failed += [*grown, *apart]
-        smallest, least = (sorted(found, key=lambda p: (p.peak.bytes, p.seconds)) for found in (grown, apart))
+        smallest, least = (sorted(found, key=lambda p: _size(p, goal)) for found in (grown, apart))
         beam, least = _and_one(smallest, BEAM, _computes_again, _has_sunk), least[:1]
         if not beam and not least:
             break
@@ -86,6 +88,24 @@ def _and_one(found: Sequence[T], count: int, *kinds: Callable[[T], bool]) -> lis
         if not any(map(is_one, chosen)):
             chosen += [p for p in found[count:] if is_one(p)][:1]
     return chosen
+
+
+def _size(candidate: Candidate, goal: Goal) -> tuple[int, bool, float]:
+    """The peak; where what is cut elsewhere holds it, whether the last loops are beyond the goal; predicted time."""
+    seed = candidate.seeds[-1]
+    return candidate.peak.bytes, candidate.peak.beyond(goal.bytes, _last_loops(candidate, seed)) > 0, candidate.seconds
+
+
+def _last_loops(candidate: Candidate, seed: Seed) -> list[int]:
+    """The positions of the loops that a candidate's last split has made, or of what they are in."""
+    if seed.decision.path:
+        return [seed.decision.path[0][0]]
+    before = {id(loop) for loop in _loops(seed.region.program).values()}
+    return [position for position, loop in _loops(candidate.program).items() if id(loop) not in before]
+
+
+def _loops(program: Program) -> dict[int, Any]:
+    return {i: eqn.params["loop"] for i, eqn in enumerate(program.eqns) if eqn.primitive.name == "exla_split"}
 
 
 def _computes_again(candidate: Candidate) -> bool:
@@ -110,7 +130,15 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     last, and marked.
     """
     limit = parent.peak.bytes if parent.seeds else space.unfused(parent).bytes
+    beyond = parent.peak.beyond(goal.bytes)
     probed: list[Probed] = []
+
+    def gains(seed: Seed, made: Candidate) -> bool:
+        """Whether a split lowers the peak or leaves less to be cut; what recomputes may need a further one for it."""
+        if made.peak.bytes != limit:
+            return made.peak.bytes < limit
+        return seed.recomputes or made.peak.beyond(goal.bytes) < beyond
+
     for seed in space.offers(parent, goal):
         if space.is_exhausted:
             break
@@ -118,15 +146,12 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
         most, first = largest_chunk(region.size), probe(region.size, region.least_chunk)
         if first >= region.size:
             continue
-        at_first = at_second = None
         second = max(first, min(4 * first, most))
-        with tolerate(f"trying to {seed.split(first)}"):
-            at_first = space.cut(parent, seed, first)
-            at_second = space.cut(parent, seed, second) if second > first else at_first
-        if at_first is None or at_second is None:
+        at_first = space.cut_if_possible(parent, seed, first)
+        if at_first is None or (not gains(seed, at_first) and not _may_shrink(region, first, second)):
             continue
-        smaller = min(at_first.peak.bytes, at_second.peak.bytes)
-        if smaller > limit or (smaller == limit and not seed.recomputes):
+        at_second = space.cut_if_possible(parent, seed, second) if second > first else at_first
+        if at_second is None or not (gains(seed, at_first) or gains(seed, at_second)):
             continue
         probed.append((seed, first, at_first, second, at_second))
 
@@ -148,6 +173,11 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
         smallest = min(probed, key=lambda p: min(p[2].peak.bytes, p[4].peak.bytes))
         if not any(tried is smallest for tried in finalists):
             yield from ((candidate, True) for candidate in _chunk_sizes(space, parent, goal, smallest))
+
+
+def _may_shrink(region: Region, first: int, second: int) -> bool:
+    """Whether larger chunks may leave less: with fewer of them, fewer states are saved, or sums keep less."""
+    return region.saves_states or -(-region.size // second) <= MANY < -(-region.size // first)
 
 
 def is_short(seed: Seed) -> bool:

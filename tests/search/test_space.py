@@ -155,7 +155,7 @@ def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(second
 
     def candidate(seconds, over, name):
         peak = replace(small.root.peak, bytes=over)
-        seed = SimpleNamespace(decision=SimpleNamespace(growth=Growth(small_bytes=1)))
+        seed = SimpleNamespace(decision=SimpleNamespace(growth=Growth(small_bytes=1), path=((0, 0),)))
         named = (CompileOption(name=name, value=""),)
         return replace(small.root, seconds=seconds, peak=peak, seeds=(seed,), options=named)
 

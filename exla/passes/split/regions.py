@@ -146,6 +146,11 @@ class Region:
     def levels(self) -> list[int]:
         return sorted({o.level for o in self.outputs})
 
+    @property
+    def saves_states(self) -> bool:
+        """Whether a state is kept for every chunk."""
+        return any(o.saved for o in self.outputs)
+
 
 def operands_of(program: Program, instance: Instance, size: int) -> list[tuple[Any, Cut | None]]:
     """(variable, how it is cut or None) of each operand of an instance in a region whose factor has a size."""
