@@ -196,18 +196,17 @@ def test_nan_and_infinity_come_through(reducer):
     np.testing.assert_array_equal(got, getattr(np, reducer)(x, axis=1))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("reducer", ["max", "min"])
 @pytest.mark.parametrize(("shape", "axes"), [((5, 4000), 1), ((5, 7), 1), ((3, 128, 16), (1, 2)), ((1000, 64), 0)])
-def test_extremes_in_16_bits_are_found_in_float32_and_are_the_same(shape, axes, reducer, dtype):
+def test_extremes_in_bfloat16_are_found_in_float32_and_are_the_same(shape, axes, reducer):
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     x.reshape(-1)[[3, -2, 40 % x.size]] = np.nan, np.inf, -np.inf
-    program = program_of(lambda x: REDUCERS[reducer](x, axis=axes), shape, dtype=dtype)
+    program = program_of(lambda x: REDUCERS[reducer](x, axis=axes), shape, dtype=jnp.bfloat16)
     (how,) = blocks_in(program).values()
-    assert isinstance(how, Wide) and (how.block is not None) == (dtype == jnp.bfloat16 and 7 not in shape)
-    narrow = jnp.asarray(x, dtype)
+    assert isinstance(how, Wide) and (how.block is None) == (7 in shape)
+    narrow = jnp.asarray(x, jnp.bfloat16)
     (got,) = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(narrow).compile(compiler_options=NO_YNN)(narrow)
-    assert got.dtype == dtype
+    assert got.dtype == jnp.bfloat16
     wanted = getattr(np, reducer)(np.asarray(narrow, np.float32), axis=axes)
     np.testing.assert_array_equal(np.asarray(got, np.float32), wanted)
 
