@@ -32,14 +32,13 @@ import numpy as np
 from jax import lax
 
 from exla import _compat
-from exla.ir.primitives import FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
+from exla.ir.primitives import EXTREMES, FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import axes_of, sizes_of
 from exla.ir.program import Program
 from exla.ir.storing import LONGEST_FUSED_REDUCTION
 
-WRITTEN = named("reduce_sum reduce_max reduce_min")
+WRITTEN = EXTREMES | named("reduce_sum")
 DTYPES = (np.float32, np.float64)
-EXTREMES = named("reduce_max reduce_min")
 BLOCKS = 8
 """How many blocks are best, of 4, 8, 16 and 25."""
 FEWEST, MOST = 4, 16

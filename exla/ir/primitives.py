@@ -44,6 +44,9 @@ REDUCERS = named("""
 """)
 """Primitives into which XLA fuses the computation of their operand."""
 
+EXTREMES = named("reduce_max reduce_min")
+"""Reducers that pick one of the numbers."""
+
 WINDOWED = named("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or")
 """Reducers that XLA:CPU computes by windows, in passes, where an axis is long."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from exla._compat import Literal
-from exla.ir.primitives import named
+from exla.ir.primitives import EXTREMES, named
 from exla.ir.program import Program
 
 HARMLESS = frozenset({"exp", "exp2", "logistic"})
@@ -22,7 +22,6 @@ PASSES = named("""
     optimization_barrier dynamic_slice
 """)
 POWERS = frozenset({"integer_pow", "pow", "sqrt", "rsqrt", "div"})
-EXTREMES = frozenset({"reduce_max", "reduce_min"})
 LEAST_SHIFT = 1e-3
 MOST_STEPS = 64
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from exla.ir.program import Program
 from exla.passes.decisions import Rematerialize, Sink
 from exla.passes.split.chunks import largest_chunk, probe, sizes
 from exla.passes.split.combine import MANY
@@ -92,20 +91,16 @@ def _and_one(found: Sequence[T], count: int, *kinds: Callable[[T], bool]) -> lis
 
 def _size(candidate: Candidate, goal: Goal) -> tuple[int, bool, float]:
     """The peak; where what is cut elsewhere holds it, whether the last loops are beyond the goal; predicted time."""
-    seed = candidate.seeds[-1]
-    return candidate.peak.bytes, candidate.peak.beyond(goal.bytes, _last_loops(candidate, seed)) > 0, candidate.seconds
+    return candidate.peak.bytes, candidate.peak.beyond(goal.bytes, _last_loops(candidate)) > 0, candidate.seconds
 
 
-def _last_loops(candidate: Candidate, seed: Seed) -> list[int]:
+def _last_loops(candidate: Candidate) -> list[int]:
     """The positions of the loops that a candidate's last split has made, or of what they are in."""
+    seed = candidate.seeds[-1]
     if seed.decision.path:
         return [seed.decision.path[0][0]]
-    before = {id(loop) for loop in _loops(seed.region.program).values()}
-    return [position for position, loop in _loops(candidate.program).items() if id(loop) not in before]
-
-
-def _loops(program: Program) -> dict[int, Any]:
-    return {i: eqn.params["loop"] for i, eqn in enumerate(program.eqns) if eqn.primitive.name == "exla_split"}
+    before = {None, *(eqn.params.get("loop") for eqn in seed.region.program.eqns)}
+    return [i for i, eqn in enumerate(candidate.program.eqns) if eqn.params.get("loop") not in before]
 
 
 def _computes_again(candidate: Candidate) -> bool:

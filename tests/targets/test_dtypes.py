@@ -80,7 +80,9 @@ def test_an_argument_in_16_bits_is_not_turned_into_float32_before_the_loop(shape
         np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=0.03, atol=0.03 * float(jnp.max(want)))
 
 
-@pytest.mark.parametrize("case", all_but([("tpu:v5e", "int8")], [(t, d) for t, types in OTHERS.items() for d in types]))
+@pytest.mark.parametrize(
+    "case", all_but([("tpu:v5e", "int8")], [(t, d) for t, types in OTHERS.items() for d in types]), ids="-".join
+)
 def test_other_compilers_obey_the_cap_with_every_type(case):
     target, dtype = case
     compiler_of(target)
