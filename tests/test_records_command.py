@@ -59,6 +59,19 @@ def test_ls_has_one_row_for_each_key(folder, capsys):
     )
 
 
+def test_what_comes_with_exla_is_listed_where_asked_for_and_shown(folder, tmp_path, monkeypatch, capsys):
+    packaged = tmp_path / "packaged"
+    packaged.mkdir()
+    (packaged / "tpu-v5e.jsonl").write_text(record(key=make_key(program="shipped"), about=ABOUT).to_line() + "\n")
+    monkeypatch.setattr("exla.search.records.PACKAGED", packaged)
+    shipped = make_key(program="shipped")["program"]
+    assert listed(capsys).keys() == {P["program"], Q["program"]}
+    rows = listed(capsys, "--packaged")
+    assert rows.keys() == {P["program"], Q["program"], shipped}
+    code, out, _ = call(capsys, "show", rows[shipped]["name"])
+    assert code == 0 and f"key {rows[shipped]['name']}" in out
+
+
 @pytest.mark.parametrize(
     "words, counts",
     [

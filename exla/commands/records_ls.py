@@ -8,7 +8,7 @@ candidates: each is listed with how many have it, compile options by a number th
 obeyed the limit, where any did.
 
 A key itself holds only hashes: what is said in words is known of records that say it. `exla records show KEY` lists the
-candidates of one key.
+candidates of one key. Records that come with exla are listed with --packaged only.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--program", default="", metavar="PREFIX", help="only programs whose hash starts so")
     parser.add_argument("--target", metavar="NAME", help="only records that say that they are for this target")
+    parser.add_argument("--packaged", action="store_true", help="the records that come with exla too")
     add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the rows; 0."""
     store = open_store(arguments)
-    report = store.read(packaged=True)
+    report = store.read(packaged=arguments.packaged)
     found = rows(
         r
         for r in report.records

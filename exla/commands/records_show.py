@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the candidates; 0."""
     store = open_store(arguments)
-    found = [row for row in rows(store.read(packaged=True).records) if row.name.startswith(arguments.key)]
+    found: list[Row] = []
+    for packaged in (False, True):  # what comes with exla is meant where the user's own is not
+        known = rows(store.read(packaged=packaged).records)
+        found = found or [row for row in known if row.name.startswith(arguments.key)]
     if len(found) != 1:
         several = f"starts the names of {counted(len(found), 'key')}: {', '.join(row.name for row in found[:5])}"
         raise UsageError(f"{arguments.key!r} {several if found else 'starts no name'}; `exla records ls` lists them")

@@ -44,6 +44,7 @@ class ValueReport:
 
 FROM = {
     "record": ": this was found by an earlier search, and recorded",
+    "shipped": ": this was found by a search before exla's release, and comes with it",
     "plan": ": this was loaded from a plan",
     "executable": ": this was loaded from a plan with its executable",
 }
@@ -74,7 +75,8 @@ class Plan:
       tried: the candidates in the order they were compiled.
       declined: rewrites that were found and not applied: the rule, what it computes in which other form, and why not.
       prediction: what was predicted of the candidate by what was learned, in words; empty where nothing was.
-      source: "search", "record", "plan" (a saved one) or "executable" (a saved one with what was compiled).
+      source: "search", "record", "shipped" (a record that comes with exla, made by other code), "plan" (a saved one) or
+        "executable" (a saved one with what was compiled).
       search_s: seconds that planning and compiling took.
       instead: why something else is used although the unchanged program obeys, in words; "" where that is not so.
       compiled: jax's Compiled object.

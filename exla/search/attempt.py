@@ -243,7 +243,7 @@ class Attempt:
                     stacklevel=2,
                 )
             obeys = measured <= self.limit_bytes
-        if self.records_compiled and (source == "search" or measured != known):
+        if self.records_compiled and (source in ("search", "shipped") or measured != known):
             status = "ok" if obeys else "over_limit"
             self.record(
                 decisions,
@@ -390,18 +390,23 @@ class Attempt:
         return Wrong.of(self.records())
 
     def recorded(self) -> Choice | None:
-        """Replay what won an earlier search by measuring, else what this strategy chose before by counting."""
-        found = [r for r in reversed(self.records()) if r.status == "ok" and not self.wrong.has(r.decisions)]
-        winners = [r for r in found if r.extra.get("winner") is True]
-        mine = [r for r in found if r.run_s is None and r.strategy == self.options.search]
-        counted = [r for r in mine if not r.is_default or r.extra.get("chosen") is True]
-        for record in (*winners, *counted):
-            try:
-                choice = self.again([from_json(d) for d in record.decisions], "record")
-            except (ReplayMiss, ValueError):
-                continue
-            why = record.extra.get("instead")
-            return choice if choice is None or not isinstance(why, str) else replace(choice, instead=why)
+        """Replay what won an earlier search by measuring, else what this strategy chose before by counting.
+
+        What comes with exla, from a search by other code, is asked last.
+        """
+        shipped = () if self.store is None else self.store.shipped(self.key)
+        for records, source in ((self.records(), "record"), (shipped, "shipped")):
+            found = [r for r in reversed(records) if r.status == "ok" and not self.wrong.has(r.decisions)]
+            winners = [r for r in found if r.extra.get("winner") is True]
+            mine = [r for r in found if r.run_s is None and r.strategy == self.options.search]
+            counted = [r for r in mine if not r.is_default or r.extra.get("chosen") is True]
+            for record in (*winners, *counted):
+                try:
+                    choice = self.again([from_json(d) for d in record.decisions], source)
+                except (ReplayMiss, ValueError):
+                    continue
+                why = record.extra.get("instead")
+                return choice if choice is None or not isinstance(why, str) else replace(choice, instead=why)
         return None
 
     def again(self, decisions: Sequence[Decision], source: str) -> Choice | None:

@@ -128,7 +128,8 @@ class Choice:
       declined: rewrites that were found and not applied, with reasons.
       sources: the user's lines of the rewrites that were.
       prediction: what was predicted of it by what was learned; None where nothing was.
-      source: "search", "record", "plan" (a saved one) or "executable" (a saved one with what was compiled).
+      source: "search", "record", "shipped" (a record that comes with exla, made by other code), "plan" (a saved one) or
+        "executable" (a saved one with what was compiled).
       search_s: seconds it took.
       instead: why it is used although the plain program obeys too; "" where that does not.
     """

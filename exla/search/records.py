@@ -32,6 +32,8 @@ from exla.search.record import MOST_LINE_BYTES, Record
 from exla.search.shards import ONE_FILE, Line, append_lines, file_name, keep_lines, locked, read_lines
 
 PACKAGED = Path(__file__).parent / "packaged"
+CODE = "exla"
+"""The part of a key that stands for exla's own code."""
 _SAMPLE_BYTES = 2**16
 
 
@@ -63,12 +65,12 @@ class RecordStore:
 
     Args:
       directory: where they are; None = EXLA_RECORDS_DIR, else the user's cache directory.
-      packaged: where the read-only ones are.
+      packaged: where the read-only ones are; None = `PACKAGED`.
     """
 
-    def __init__(self, directory: Path | None = None, packaged: Path = PACKAGED) -> None:
+    def __init__(self, directory: Path | None = None, packaged: Path | None = None) -> None:
         self.directory = directory or default_directory()
-        self.packaged = packaged
+        self.packaged = packaged or PACKAGED
         self._found: dict[tuple[Path, str], tuple[tuple[int, ...], tuple[Record, ...]]] = {}
 
     def files(self) -> list[Path]:
@@ -177,6 +179,19 @@ class RecordStore:
         files = (*sorted(_files(self.packaged)), self.directory / ONE_FILE, self.directory / file_name(key))
         return [r for path in files for r in self._holding(path, wanted) if dict(r.key) == wanted]
 
+    def shipped(self, key: Mapping[str, str]) -> list[Record]:
+        """The records that come with exla and were made by other code than that of a key, and are equal in the rest.
+
+        What they decided is worth trying; what they found out must be found out again.
+        """
+        wanted = {name: part for name, part in key.items() if name != CODE}
+        return [
+            record
+            for path in sorted(_files(self.packaged))
+            for record in self._holding(path, wanted)
+            if record.key.get(CODE) != key.get(CODE) and {**record.key, CODE: ""} == {**wanted, CODE: ""}
+        ]
+
     def explain_miss(self, key: Mapping[str, str]) -> str | None:
         """Say which parts of the key differ from the nearest record's, or None where there is a record.
 
@@ -194,7 +209,7 @@ class RecordStore:
         ]
         if differing:
             return "the nearest record differs in " + ", ".join(min((len(d), d) for d in differing)[1])
-        return "there are no records" + (" of this program" if files else "")
+        return "there are no records" + (" of this program" if self.files() else "")
 
     def _holding(self, path: Path, parts: Mapping[str, str]) -> tuple[Record, ...]:
         """The records of a file whose lines hold some hashes as text; as read before while the file is the same."""

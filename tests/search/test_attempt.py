@@ -1,5 +1,6 @@
 """What a search does with candidates that obey and cannot be used all the same."""
 
+import json
 from dataclasses import replace
 
 import jax
@@ -10,8 +11,10 @@ import pytest
 import exla
 from exla.passes.decisions import Split
 from exla.report.plan import explain_text
-from exla.search import attempt, driver
+from exla.search import attempt, driver, records
 from exla.search.attempt import Attempt
+from exla.search.record import Record
+from exla.search.records import RecordStore
 from exla.search.strategy import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -91,3 +94,88 @@ def test_an_improvement_that_does_not_obey_is_no_end_of_what_is_improved(monkeyp
     }
     expected = np.tanh(x.astype(np.float64) @ y.T.astype(np.float64)) @ y
     np.testing.assert_allclose(f(x, y), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """Ships records as if other code of exla had made them, changed by a function, and empties the user's own."""
+
+    def ship(change):
+        own = RecordStore()
+        made = [change(replace(r, key={**r.key, "exla": "0" * 16})) for r in own.read().records]
+        monkeypatch.setattr(records, "PACKAGED", tmp_path / "packaged")
+        records.PACKAGED.mkdir()
+        (records.PACKAGED / "cpu.jsonl").write_text("".join(r.to_line() + "\n" for r in made))
+        for path in own.files():
+            path.unlink()
+        return made
+
+    return ship
+
+
+def chunked(x):
+    return jnp.sum(jnp.exp(x @ x.T), axis=1)
+
+
+POINTS = jax.ShapeDtypeStruct((1500, 8), jnp.float32)
+
+
+def other_chunk(record):
+    """The record with chunks of 77, which no search chooses."""
+    decisions = json.loads(json.dumps(record.decisions))
+    for decision in decisions:
+        decision.update({"chunk": 77} if decision["kind"] == "Split" else {})
+    return replace(record, decisions=decisions)
+
+
+def test_what_comes_with_exla_from_other_code_is_replayed_once_and_then_the_users_own(shipped):
+    assert exla.jit(chunked, memory_limit="2MiB").plan(POINTS).source == "search"
+    shipped(other_chunk)
+    first, second = (exla.jit(chunked, memory_limit="2MiB").plan(POINTS) for _ in range(2))
+    assert (first.source, second.source) == ("shipped", "record")
+    assert [d.chunk for d in first.decisions if isinstance(d, Split)] == [77]
+    assert first.decisions == second.decisions and len(first.tried) == 1
+    assert "jax.jit    not compiled: this was found by a search before exla's release, and comes with it" in str(first)
+    (own,) = RecordStore().read().records
+    assert own.compiled_bytes == first.compiled_bytes and own.key["exla"] != "0" * 16
+    assert exla.jit(chunked, memory_limit="2MiB", records="off").plan(POINTS).source == "search"
+
+
+@pytest.mark.parametrize("differs", ["jax", "device", "limit", "program"])
+def test_what_comes_with_exla_for_something_else_is_not_replayed(shipped, differs):
+    exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    shipped(lambda r: replace(r, key={**r.key, differs: "1" * 16}))
+    assert exla.jit(chunked, memory_limit="2MiB").plan(POINTS).source == "search"
+
+
+def test_what_the_users_own_search_found_counts_more_than_what_comes_with_exla(shipped):
+    plan = exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    own = RecordStore().read().records
+    shipped(other_chunk)
+    RecordStore().add(own)
+    again = exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    assert again.source == "record" and again.decisions == plan.decisions
+
+
+def test_of_what_comes_with_exla_only_decisions_are_believed(shipped, monkeypatch):
+    """What other code counted, measured or found to be wrong says nothing of what this code makes of it."""
+    exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    shipped(lambda r: replace(r, measured_bytes=1, compiled_bytes=1))
+    asked, took = [], 1_500_000
+    monkeypatch.setattr(attempt, "measured_bytes", lambda *a, **k: asked.append(a) or took)
+    plan = exla.jit(chunked, memory_limit="2MiB", verify="run").plan(POINTS)
+    assert plan.source == "shipped" and len(asked) == 1 and plan.measured_bytes == took and plan.compiled_bytes > 1
+
+
+def test_what_comes_with_exla_and_is_over_the_limit_or_does_not_apply_costs_a_search(shipped):
+    exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+
+    def changed(record: Record) -> Record:
+        decisions = json.loads(json.dumps(record.decisions))
+        for decision in decisions:
+            decision.update({"chunk": 1499} if decision["kind"] == "Split" else {})
+        return replace(record, decisions=decisions)
+
+    shipped(changed)
+    plan = exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    assert plan.source == "search" and plan.compiled_bytes <= 2 << 20

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exla.errors import ExlaWarning
+from exla.passes.decisions import from_json
+from exla.search.barred import as_recorded
 from exla.search.prune import Cut
 from exla.search.record import MOST_LINE_BYTES, Record
-from exla.search.records import RecordStore, make_key
+from exla.search.records import CODE, RecordStore, make_key
 from exla.search.shards import ONE_FILE, file_name
 
 SCHEMA_1 = Path(__file__).parents[1] / "fixtures" / "records_schema_1.jsonl"
@@ -224,8 +226,17 @@ def test_without_a_folder_of_packaged_records_there_are_none(tmp_path):
 
 
 def test_what_comes_with_exla_is_good():
-    store = RecordStore(Path("nowhere"))
-    assert not store.read(packaged=True).bad
+    """Lines that are read, one for each key, in the file of their target, of candidates that obeyed."""
+    lines = list(RecordStore(Path("nowhere")).lines(packaged=True))
+    assert lines and not [line for line in lines if line.record is None]
+    for line in lines:
+        shipped = line.record
+        assert line.path.stem == shipped.about["target"].replace(":", "-")
+        assert shipped.status == "ok" and not shipped.is_default and shipped.compiled_bytes <= shipped.limit_bytes
+        assert as_recorded([from_json(d) for d in shipped.decisions]) == shipped.decisions != []
+    keys = {tuple(part for name, part in sorted(line.record.key.items()) if name != CODE) for line in lines}
+    assert len(keys) == len(lines)
+    assert sum(path.stat().st_size for path in {line.path for line in lines}) < 2**20
 
 
 def test_adding_the_same_records_again_adds_nothing(tmp_path):
