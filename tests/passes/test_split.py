@@ -342,3 +342,26 @@ def test_a_decision_for_another_program_is_a_miss_with_a_reason():
         apply_split(other, seed.split(2))
     with pytest.raises(ReplayMiss, match="chunks must be"):
         apply_split(program, seed.split(10_000))
+
+
+def test_room_for_what_loops_write_is_not_made_before_it_is_needed():
+    """Of loops one after the other, each of which reads what the one before wrote, two arrays are there at a time."""
+
+    def sorted_four_times(x):
+        found = jnp.exp(x[:, None] * x)
+        for axis in (1, 0, 1, 0):
+            found = jnp.sort(jnp.sin(found), axis=axis)
+        return found
+
+    n = 512
+    x = jnp.linspace(-1.0, 1.0, n, dtype=jnp.float32)
+    program = program_of(sorted_four_times, (x,))
+    for k in range(4):
+        position = [i for i, e in enumerate(program.eqns) if e.primitive.name == "sort"][0]
+        held = [Held(program=program, path=(), var=program.eqns[position].outvars[0], bytes=1)]
+        seeds = enumerate_splits(program, held, growths((n * n,)))
+        program = apply_split(program, next(s for s in seeds if s.decision.axis == k % 2).split(100))
+    assert [e.primitive.name for e in program.eqns].count("exla_split") == 4
+    compiled = jax.jit(emit(program, EXPANSIONS)).lower(x).compile()
+    assert 2 <= compiled.memory_analysis().temp_size_in_bytes / (4 * n * n) < 2.5
+    np.testing.assert_array_equal(compiled(x)[0], jax.jit(sorted_four_times)(x))

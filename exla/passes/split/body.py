@@ -8,6 +8,7 @@ state; everything else that leaves the loop is put together by the loop itself (
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,12 +23,22 @@ from exla import _compat
 from exla._compat import Literal
 from exla.errors import RuleError
 from exla.ir.factors import Carried, Chunk, Passed, Placement, replay_unchanged
-from exla.ir.program import Program, as_struct, trace_function
+from exla.ir.primitives import named
+from exla.ir.program import Program, as_struct, trace_function, value_bytes
 from exla.passes.split.carrying import about, apart, carried_online, combiner_of
 from exla.passes.split.combine import COMBINERS, MANY
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
 from exla.passes.split.online import Repair, Running, moved, scaled, usable
 from exla.passes.split.regions import Cut, Instance, Region, Sliced, carried_of, factors_of
+
+STORED = named("""
+    exla_split scan while cond dot_general conv_general_dilated cholesky triangular_solve lu geqrf householder_product
+    eigh eig svd schur sort top_k fft
+""")
+"""Primitives whose results compilers store, whatever reads them."""
+
+SMALL = 16
+"""An operand is small that has so many times fewer bytes than what the loop writes."""
 
 Leaf = tuple[Any, Cut | Passed | None]
 """What a loop reads: a variable or a saved state, and how it is cut or else passed."""
@@ -166,8 +177,24 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
         operands=(*maker.placements, *(Passed.START for _ in starts)),
         outputs=tuple(made),
         reverse=level in region.reverse,
+        late=_late(region.program, [v for v, _ in maker.leaves], made),
     )
     return loop, maker.leaves + starts
+
+
+def _late(program: Program, operands: Sequence[Any], outputs: Sequence[Stack | Combine | Carry]) -> int | None:
+    """The operand that is computed last, of real numbers, where no compiler has to keep what it is computed from for
+    longer if it is read before the loop: it is stored whatever reads it, or small beside what the loop writes."""
+    sizes = [math.prod(a.shape) * _compat.item_bytes(a.dtype) for output in outputs for a in output.avals]
+    small = max(sizes, default=0) / SMALL
+    producers: dict[int, int] = {}
+    for k, var in enumerate(operands):
+        position = program.producers.get(var)
+        if position is None or not (var.aval.size and jnp.issubdtype(var.aval.dtype, jnp.floating)):
+            continue
+        if program.eqns[position].primitive.name in STORED or value_bytes(var) <= small:
+            producers[k] = position
+    return max(producers, key=lambda k: producers[k], default=None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

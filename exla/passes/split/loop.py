@@ -128,6 +128,7 @@ class Loop:
       operands: how each operand is sliced; None = passed whole.
       outputs: how the outputs are put together.
       reverse: whether the chunks are taken from last to first.
+      late: position of an operand that is computed just before the loop, if anything is; None where there is none.
     """
 
     body: Program
@@ -137,6 +138,7 @@ class Loop:
     operands: tuple[Placement | Passed | None, ...]
     outputs: tuple[Stack | Combine | Carry, ...]
     reverse: bool = False
+    late: int | None = None
 
     @property
     def trips(self) -> int:
@@ -261,18 +263,39 @@ def _window(operand: Any, start: Any, length: int, axis: int) -> Any:
 def _start(loop: Loop, operands: Sequence[Any]) -> list[Any]:
     """The loop's first carry: identities, and room for what is stacked, saved or started by the first chunk."""
     carry: list[Any] = []
+    room = _room(loop, operands)
     partials = [v.aval for v in loop.body.outvars]
     for output in loop.outputs:
         avals, partials = partials[: output.parts], partials[output.parts :]
         if isinstance(output, Stack):
-            carry.append(_compat.zeros(output.aval))
+            carry.append(room(_compat.zeros(output.aval)))
         elif isinstance(output, Carry):
             carry += [_strong(x) for x in output.carried.start(output.context, *(operands[k] for k in output.start))]
-            carry += [_compat.zeros(a) for a in output.avals[len(output.unplaced) :]]
+            carry += [room(_compat.zeros(a)) for a in output.avals[len(output.unplaced) :]]
         else:
             structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-            carry += COMBINERS.get(output.combiner).start(structs)
+            carry += map(room, COMBINERS.get(output.combiner).start(structs))
     return carry
+
+
+def _room(loop: Loop, operands: Sequence[Any]) -> Callable[[Any], Any]:
+    """What makes the first values of arrays that a loop writes, just before the loop.
+
+    Constants of one shape are one array to XLA, which it makes first of all, keeps to the last loop that needs such
+    room, and copies for each. What depends on an operand is not there before it.
+    """
+    if loop.late is None:
+        return lambda constant: constant
+    operand = operands[loop.late]
+    element = lax.reshape(lax.slice(operand, [0] * operand.ndim, [1] * operand.ndim), ())
+    always = lax.bitwise_or(lax.eq(element, element), lax.ne(element, element))  # no compiler knows it, for NaN's sake
+
+    def room(constant: Any) -> Any:
+        if not constant.shape or _compat.is_extended(constant.dtype):
+            return constant
+        return lax.select(lax.broadcast(always, constant.shape), constant, lax.full_like(constant, 1))
+
+    return room
 
 
 def _strong(array: Any) -> Any:
