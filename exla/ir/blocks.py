@@ -16,6 +16,9 @@ The product of a transposed matrix and a vector is such a chain too: XLA:CPU add
 Of 400,000 rows that is off by 5e-5 of it, where the library's product with two columns is by 7e-7. A chunk of one
 column makes such products of others, so long ones are written as products of blocks, summed then (`parts_of`).
 
+Triangular systems are solved transposed (`Turned`): LAPACK wants matrices column by column, so XLA:CPU copies each that
+lies row by row, as all do that a loop writes or reads. A transposed matrix is what it wants, where it lies.
+
 The largest and smallest of numbers in bfloat16 are found in float32, where they are the same numbers: XLA:CPU compares
 one after the other otherwise, which takes up to twenty times as long (`Wide`). Those in float16 are left: written so,
 XLA would not round what it compares, as it does not in bfloat16 either way.
@@ -39,6 +42,8 @@ from exla.ir.storing import LONGEST_FUSED_REDUCTION
 
 WRITTEN = EXTREMES | named("reduce_sum")
 DTYPES = (np.float32, np.float64)
+SOLVES = named("triangular_solve")
+LAPACK_DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 BLOCKS = 8
 """How many blocks are best, of 4, 8, 16 and 25."""
 FEWEST, MOST = 4, 16
@@ -97,7 +102,11 @@ class Wide(NamedTuple):
     block: Block | None
 
 
-Written = Block | Apart | Parts | Wide
+class Turned(NamedTuple):
+    """Triangular systems, solved as those of the transposed matrix from the other side."""
+
+
+Written = Block | Apart | Parts | Wide | Turned
 """How something is written in another way."""
 
 
@@ -223,17 +232,23 @@ def parts_of(eqn: Any) -> Parts | None:
     return None if rows is None else Parts(matrix, total // rows)
 
 
+def turned(eqn: Any) -> Turned | None:
+    """Whether an equation solves triangular systems that LAPACK knows."""
+    is_solve = eqn.primitive.name in SOLVES and eqn.outvars[0].aval.dtype in LAPACK_DTYPES
+    return Turned() if is_solve else None
+
+
 def _nearest(counts: Iterable[int], best: int) -> int | None:
     """The first of some counts that are nearest to what is best, by their ratio; None where there is none."""
     return min(counts, key=lambda n: abs(math.log(n / best)), default=None)
 
 
 def blocks_in(program: Program) -> dict[Any, Written]:
-    """The sums and extremes of a program that are written in another way, those in control flow too: result -> how."""
+    """What of a program is written in another way, in its control flow too: result -> how."""
     found: dict[Any, Written] = {}
     for eqn in program.eqns:
         block = block_of(program, eqn)
-        how = Wide(block) if is_wide(eqn) else block or parts_of(eqn)
+        how = Wide(block) if is_wide(eqn) else block or parts_of(eqn) or turned(eqn)
         if how is not None:
             found[eqn.outvars[0]] = how
         elif (axis := first_axis(program, eqn)) is not None:
@@ -244,10 +259,10 @@ def blocks_in(program: Program) -> dict[Any, Written]:
 
 
 def write(eqn: Any, operands: list[Any], how: Written) -> list[Any]:
-    """Compute a sum or an extreme in blocks, over one axis after the other, or in float32.
+    """Compute a sum or an extreme in blocks, over one axis after the other, or in float32; or solve systems transposed.
 
     Args:
-      eqn: the reduction or product.
+      eqn: the reduction, product or solve.
       operands: what it is of.
       how: how.
 
@@ -256,6 +271,8 @@ def write(eqn: Any, operands: list[Any], how: Written) -> list[Any]:
     """
     if isinstance(how, Parts):
         return _multiplied_in_parts(eqn, operands, how)
+    if isinstance(how, Turned):
+        return _solved_transposed(eqn, operands)
     (operand,) = operands
     if isinstance(how, Wide):
         with _compat.equation_context(eqn):
@@ -280,6 +297,16 @@ def _reduced_first(eqn: Any, operand: Any, axis: int) -> Any:
     (partial,) = _compat.bind(eqn, operand, axes=(axis,))
     with _compat.equation_context(eqn):
         return lax.optimization_barrier(partial)  # XLA would make one reduction of two
+
+
+def _solved_transposed(eqn: Any, operands: list[Any]) -> list[Any]:
+    """op(a) x = b as x.T op(a).T = b.T, where op(a).T is op(a.T) of a triangle on the other side."""
+    sides = {name: not eqn.params[name] for name in ("left_side", "lower")}
+    with _compat.equation_context(eqn):
+        operands = [jnp.swapaxes(x, -1, -2) for x in operands]
+    (solved,) = _compat.bind(eqn, *operands, **sides)
+    with _compat.equation_context(eqn):
+        return [jnp.swapaxes(solved, -1, -2)]
 
 
 def _multiplied_in_parts(eqn: Any, operands: list[Any], how: Parts) -> list[Any]:

@@ -1,5 +1,7 @@
 """Long reductions in blocks: which are, that they compute the same, and what is stored of them."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from jax import lax
 import exla
 from exla.call import read
 from exla.ir import emit as emitting
-from exla.ir.blocks import Apart, Block, Parts, Wide, block_of, blocks_in, first_axis, parts_of
+from exla.ir.blocks import Apart, Block, Parts, Turned, Wide, block_of, blocks_in, first_axis, parts_of
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.primitives import WINDOWED
@@ -283,3 +285,49 @@ def test_a_program_that_is_split_reduces_in_blocks(monkeypatch):
     apart = np.abs(x.astype(np.float64)[:, None] - y)
     np.testing.assert_allclose(largest, apart.max(axis=1), rtol=1e-6)
     np.testing.assert_allclose(total, np.exp(-apart).sum(axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_triangular_systems_are_solved_transposed_and_have_the_same_solutions(x64, dtype):
+    """From both sides, of both triangles, of the matrix as it is, transposed and conjugated, with and without ones."""
+    generator = np.random.default_rng(0)
+
+    def drawn(*shape):
+        number = generator.normal(size=shape)
+        return number + (1j * generator.normal(size=shape) if dtype is np.complex128 else 0)
+
+    a, b = (drawn(2, 7, 7) + 8 * np.eye(7)) / 8, drawn(2, 7, 7)
+    flags = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
+    cases = [dict(zip(flags, values, strict=True)) for values in itertools.product((False, True), repeat=len(flags))]
+
+    def solved(a, b):
+        return [lax.linalg.triangular_solve(a, b[..., :4] if c["left_side"] else b[..., :4, :], **c) for c in cases]
+
+    program = read(jax.make_jaxpr(solved)(a, b), "cpu")
+    written = jax.make_jaxpr(emit(program, EXPANSIONS, in_blocks=True))(a, b)
+    sides = [[e.params[n] for n in flags[:2]] for e in written.eqns if e.primitive.name == "triangular_solve"]
+    assert sides == [[not c["left_side"], not c["lower"]] for c in cases]
+    for found, wanted in zip(jax.jit(emit(program, EXPANSIONS, in_blocks=True))(a, b), solved(a, b), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_systems_that_lapack_does_not_solve_are_left():
+    program = program_of(lambda a, b: lax.linalg.triangular_solve(a, b), (4, 4), (4, 4), dtype=np.float16)
+    assert not any(isinstance(how, Turned) for how in blocks_in(program).values())
+
+
+def test_a_matrix_that_loops_hold_by_rows_is_not_copied_to_be_solved_with():
+    """Each of them is stored once: what is projected is what is compiled."""
+
+    def gradient(x, y):
+        def fit(length):
+            k = jnp.exp(-(((x[:, None] - x) / length) ** 2)) + jnp.eye(len(x))
+            chol = jnp.linalg.cholesky(k)
+            return jnp.sum(lax.linalg.triangular_solve(chol, y[:, None], left_side=True, lower=True) ** 2)
+
+        return jax.grad(fit)(1.0)
+
+    n = 300
+    structs = [jax.ShapeDtypeStruct((n,), np.float32)] * 2
+    plan = exla.jit(gradient, memory_limit=int(4.4 * 4 * n * n), records="off").plan(*structs)
+    assert plan.decisions and plan.compiled_bytes <= 1.05 * plan.projected_bytes
