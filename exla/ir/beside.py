@@ -15,6 +15,7 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.blocks import block_of, first_axis, is_wide, parts_of
+from exla.ir.convolutions import calls_library
 from exla.ir.primitives import CUMULATIVE, ELEMENTWISE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
 from exla.ir.products import is_ordered, is_outer, sizes_of
 from exla.ir.program import Program, value_bytes, variables
@@ -73,14 +74,15 @@ def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Stor
     return sum(_lengthened_bytes(program, root, storing) for root in roots)
 
 
-def library_bytes(eqn: Any, storing: Storing) -> int:
-    """Bytes that a library allocates to compute an equation; the compiler assigns none of them."""
+def library_bytes(eqn: Any, storing: Storing, *, is_outside: bool) -> int:
+    """Bytes that a library allocates to compute an equation, outside of all loops or inside one; the compiler assigns
+    none of them."""
     name, threads = eqn.primitive.name, storing.threads
     if name == "dot_general":
         packed = 0 if is_outer(eqn) else _packed_bytes(eqn, threads)
         return min(packed, sum(map(value_bytes, eqn.invars))) if storing.packs_once else packed
     if name == "conv_general_dilated":
-        return _convolution_bytes(eqn, threads)
+        return _convolution_bytes(eqn, threads) if calls_library(eqn, is_outside=is_outside) else 0
     if name == "sort":
         length = eqn.invars[0].aval.shape[eqn.params["dimension"]]
         return sort_bytes(length=length, operands=len(eqn.invars))

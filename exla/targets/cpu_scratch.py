@@ -146,7 +146,7 @@ def _dot(instruction: Instruction, threads: int) -> int:
 def _convolution(instruction: Instruction, threads: int) -> int:
     labels = re.search(r"dim_labels=(\w+)_\w+->(\w+)", instruction.text)
     size = re.search(r"\bsize=([\dx]+)", instruction.text)
-    if labels is None or size is None or len(instruction.operands) != 2:
+    if labels is None or size is None or len(instruction.operands) != 2 or not _is_in_order(instruction):
         return 0
     groups = re.search(r"feature_group_count=(\d+)", instruction.text)
     strides = re.search(r"\bstride=([\dx]+)", instruction.text)
@@ -162,6 +162,11 @@ def _convolution(instruction: Instruction, threads: int) -> int:
         item_bytes=max(_item_bytes(kind), _item_bytes(made)),
         threads=threads,
     )
+
+
+def _is_in_order(instruction: Instruction) -> bool:
+    """Whether a convolution's axes lie as the library wants them; XLA compiles others to plain loops."""
+    return re.search(r"dim_labels=b(\d+)f_\1io->b\1f", instruction.text) is not None
 
 
 def _sort(instruction: Instruction, threads: int) -> int:

@@ -22,26 +22,26 @@ def convolution(numbers, strides=None, padding="SAME", **options):
 
 
 CASES = {
-    "NCHW": (convolution(("NCHW", "OIHW", "NCHW")), (2, 3, 7, 6), (4, 3, 3, 2)),
-    "HWCN": (convolution(("HWCN", "IHWO", "CNHW")), (7, 6, 3, 2), (3, 3, 2, 4)),
-    "WH": (convolution(("NWHC", "WHIO", "NHWC")), (2, 7, 6, 3), (3, 2, 3, 4)),
-    "one axis": (convolution(("NCW", "WOI", "WCN")), (2, 3, 9), (4, 5, 3)),
-    "volumes": (convolution(("NCDHW", "OIDHW", "NCDHW")), (2, 3, 4, 5, 6), (4, 3, 3, 2, 1)),
-    "groups": (convolution(("NCHW", "OIHW", "NCHW"), feature_group_count=3), (2, 6, 7, 6), (9, 2, 3, 3)),
-    "strides": (convolution(("NCHW", "OIHW", "NCHW"), strides=(2, 1)), (2, 3, 9, 6), (4, 3, 3, 2)),
-    "padding": (convolution(("NCHW", "OIHW", "NCHW"), padding=((2, 0), (0, 3))), (2, 3, 9, 6), (4, 3, 3, 2)),
+    "NCHW": (convolution(("NCHW", "OIHW", "NCHW")), (2, 4, 7, 6), (4, 4, 3, 2)),
+    "HWCN": (convolution(("HWCN", "IHWO", "CNHW")), (7, 6, 4, 2), (4, 3, 2, 4)),
+    "WH": (convolution(("NWHC", "WHIO", "NHWC")), (2, 7, 6, 4), (3, 2, 4, 4)),
+    "one axis": (convolution(("NCW", "WOI", "WCN")), (2, 4, 9), (4, 5, 4)),
+    "volumes": (convolution(("NCDHW", "OIDHW", "NCDHW")), (2, 4, 4, 5, 6), (4, 4, 3, 2, 1)),
+    "groups": (convolution(("NCHW", "OIHW", "NCHW"), feature_group_count=3), (2, 12, 7, 6), (12, 4, 3, 3)),
+    "strides": (convolution(("NCHW", "OIHW", "NCHW"), strides=(2, 1)), (2, 4, 9, 6), (4, 4, 3, 2)),
+    "padding": (convolution(("NCHW", "OIHW", "NCHW"), padding=((2, 0), (0, 3))), (2, 4, 9, 6), (4, 4, 3, 2)),
     "spread image": (
         convolution(("NCHW", "OIHW", "NCHW"), lhs_dilation=(1, 2), padding=((1, 1), (0, 2))),
-        (2, 3, 5, 6),
-        (4, 3, 3, 2),
+        (2, 4, 5, 6),
+        (4, 4, 3, 2),
     ),
     "wider result": (
         convolution(("NCHW", "OIHW", "NCHW"), preferred_element_type=jnp.float32),
-        (2, 3, 5, 6),
-        (4, 3, 3, 2),
+        (2, 4, 5, 6),
+        (4, 4, 3, 2),
     ),
-    "empty": (convolution(("NCHW", "OIHW", "NCHW")), (0, 3, 5, 6), (4, 3, 3, 2)),
-    "dilated": (convolution(("NCHW", "OIHW", "NCHW"), rhs_dilation=(2, 1)), (2, 3, 9, 6), (4, 3, 3, 2)),
+    "empty": (convolution(("NCHW", "OIHW", "NCHW")), (0, 4, 5, 6), (4, 4, 3, 2)),
+    "dilated": (convolution(("NCHW", "OIHW", "NCHW"), rhs_dilation=(2, 1)), (2, 4, 9, 6), (4, 4, 3, 2)),
 }
 DERIVATIVES = {"value": None, "of the image": 0, "of the kernel": 1}
 
@@ -80,6 +80,38 @@ def test_a_convolution_is_put_in_order(name, of):
         is_ordered(n) for n in found[: 1 if name == "groups" and which == 1 else None]
     )
     np.testing.assert_array_equal(jax.jit(emit(program, EXPANSIONS))(*arguments)[0], jax.jit(fn)(*arguments))
+
+
+LIGHT = {
+    "one feature": (convolution(("NCHW", "OIHW", "NCHW")), (2, 1, 7, 6), (1, 1, 3, 2)),
+    "a signal": (convolution(("NCW", "OIW", "NCW")), (2, 1, 40), (4, 1, 9)),
+    "each channel": (convolution(("NCHW", "OIHW", "NCHW"), feature_group_count=6), (2, 6, 7, 6), (12, 1, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_a_convolution_of_few_features_is_left_but_for_windows_of_more_numbers_than_there_are_windows(name):
+    fn, *shapes = LIGHT[name]
+    program = canonical(jax.make_jaxpr(fn)(*map(jnp.ones, shapes)), "cpu")
+    assert not any(map(is_ordered, convolutions(program.jaxpr)))
+    if name != "each channel":  # the gradient of its kernel has groups of the batch
+        of_kernel = jax.grad(lambda x, k: jnp.sum(fn(x, k)), 1)
+        program = canonical(jax.make_jaxpr(of_kernel)(*map(jnp.ones, shapes)), "cpu")
+        (numbers,) = convolutions(program.jaxpr)
+        assert is_ordered(numbers)
+
+
+def test_a_split_convolution_of_few_features_is_compiled_to_plain_loops_which_need_no_scratch():
+    def fn(x):
+        return jnp.sum(
+            jnp.tanh(jax.vmap(lambda row: jnp.convolve(row, jnp.array([1.0, -2.0, 1.0]), "same"))(x)), axis=1
+        )
+
+    x = np.random.default_rng(0).normal(size=(600, 1000)).astype(np.float32)
+    compiled = exla.compile(fn, (x,), memory_limit=x.nbytes + (1 << 20), records="off")
+    assert "b0f_0io->b0f" not in compiled.as_text() and " convolution(" in compiled.as_text()
+    assert compiled.plan.unaccounted_bytes == 0
+    np.testing.assert_allclose(compiled(x), jax.jit(fn)(x), rtol=1e-5, atol=1e-4)
 
 
 def test_other_compilers_choose_for_themselves():

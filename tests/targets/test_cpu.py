@@ -113,6 +113,10 @@ SCRATCH = {
     "convolution of a dilated image": (dilated, [(16, 1, 32, 32), (128, 1, 3, 3)]),
     "convolution of a dilated image as large as the window": (dilated, [(8, 16, 64, 64), (12, 16, 128, 128)]),
     "convolution of each channel": (lambda x, k: grouped(x, k, 32), [(4, 32, 128, 128), (32, 1, 3, 3)]),
+    "convolution of each channel in a loop": (
+        lambda x, k: jax.lax.map(lambda image: grouped(image, k, 32), x),
+        [(4, 1, 32, 128, 128), (32, 1, 3, 3)],
+    ),
     "convolution in groups": (lambda x, k: grouped(x, k, 2), [(8, 32, 128, 128), (64, 16, 3, 3)]),
     "convolution of volumes": (lambda x, k: grouped(x, k, 1), [(8, 16, 32, 32, 32), (32, 16, 3, 3, 3)]),
     "cholesky": (lambda x: jnp.linalg.cholesky(x @ x.T + 1500 * jnp.eye(len(x))), [(1500, 1500)]),
