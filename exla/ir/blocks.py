@@ -19,6 +19,8 @@ column makes such products of others, so long ones are written as products of bl
 Triangular systems are solved transposed (`Turned`): LAPACK wants matrices column by column, so XLA:CPU copies each that
 lies row by row, as all do that a loop writes or reads. A transposed matrix is what it wants, where it lies.
 
+A convolution in groups of the batch, the gradient of a kernel in groups, is written as one in groups of features.
+
 The largest and smallest of numbers in bfloat16 are found in float32, where they are the same numbers: XLA:CPU compares
 one after the other otherwise, which takes up to twenty times as long (`Wide`). Those in float16 are left: written so,
 XLA would not round what it compares, as it does not in bfloat16 either way.
@@ -35,6 +37,7 @@ import numpy as np
 from jax import lax
 
 from exla import _compat
+from exla.ir.convolutions import grouped_by_features, has_batch_groups
 from exla.ir.primitives import EXTREMES, FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import axes_of, sizes_of
 from exla.ir.program import Program
@@ -106,7 +109,11 @@ class Turned(NamedTuple):
     """Triangular systems, solved as those of the transposed matrix from the other side."""
 
 
-Written = Block | Apart | Parts | Wide | Turned
+class Regrouped(NamedTuple):
+    """A convolution in groups of the batch, written as one in groups of features (`exla.ir.convolutions`)."""
+
+
+Written = Block | Apart | Parts | Wide | Turned | Regrouped
 """How something is written in another way."""
 
 
@@ -232,8 +239,10 @@ def parts_of(eqn: Any) -> Parts | None:
     return None if rows is None else Parts(matrix, total // rows)
 
 
-def turned(eqn: Any) -> Turned | None:
-    """Whether an equation solves triangular systems that LAPACK knows."""
+def otherwise(eqn: Any) -> Turned | Regrouped | None:
+    """How an equation is written that solves systems, where LAPACK knows them, or convolves in groups of the batch."""
+    if has_batch_groups(eqn):
+        return Regrouped()
     is_solve = eqn.primitive.name in SOLVES and eqn.outvars[0].aval.dtype in LAPACK_DTYPES
     return Turned() if is_solve else None
 
@@ -248,7 +257,7 @@ def blocks_in(program: Program) -> dict[Any, Written]:
     found: dict[Any, Written] = {}
     for eqn in program.eqns:
         block = block_of(program, eqn)
-        how = Wide(block) if is_wide(eqn) else block or parts_of(eqn) or turned(eqn)
+        how = Wide(block) if is_wide(eqn) else block or parts_of(eqn) or otherwise(eqn)
         if how is not None:
             found[eqn.outvars[0]] = how
         elif (axis := first_axis(program, eqn)) is not None:
@@ -259,20 +268,22 @@ def blocks_in(program: Program) -> dict[Any, Written]:
 
 
 def write(eqn: Any, operands: list[Any], how: Written) -> list[Any]:
-    """Compute a sum or an extreme in blocks, over one axis after the other, or in float32; or solve systems transposed.
+    """Evaluate an equation as it is written for XLA:CPU.
 
     Args:
-      eqn: the reduction, product or solve.
-      operands: what it is of.
+      eqn: the equation.
+      operands: its operands.
       how: how.
 
     Returns:
-      The result, as of the equation.
+      The result.
     """
     if isinstance(how, Parts):
         return _multiplied_in_parts(eqn, operands, how)
     if isinstance(how, Turned):
         return _solved_transposed(eqn, operands)
+    if isinstance(how, Regrouped):
+        return grouped_by_features(eqn, operands)
     (operand,) = operands
     if isinstance(how, Wide):
         with _compat.equation_context(eqn):

@@ -9,6 +9,7 @@ import pytest
 
 import exla
 from exla import _compat
+from exla.ir.convolutions import calls_library
 from exla.ir.emit import emit
 from exla.ir.program import canonical
 from exla.passes.unless import EXPANSIONS
@@ -22,26 +23,26 @@ def convolution(numbers, strides=None, padding="SAME", **options):
 
 
 CASES = {
-    "NCHW": (convolution(("NCHW", "OIHW", "NCHW")), (2, 4, 7, 6), (4, 4, 3, 2)),
-    "HWCN": (convolution(("HWCN", "IHWO", "CNHW")), (7, 6, 4, 2), (4, 3, 2, 4)),
-    "WH": (convolution(("NWHC", "WHIO", "NHWC")), (2, 7, 6, 4), (3, 2, 4, 4)),
-    "one axis": (convolution(("NCW", "WOI", "WCN")), (2, 4, 9), (4, 5, 4)),
-    "volumes": (convolution(("NCDHW", "OIDHW", "NCDHW")), (2, 4, 4, 5, 6), (4, 4, 3, 2, 1)),
-    "groups": (convolution(("NCHW", "OIHW", "NCHW"), feature_group_count=3), (2, 12, 7, 6), (12, 4, 3, 3)),
-    "strides": (convolution(("NCHW", "OIHW", "NCHW"), strides=(2, 1)), (2, 4, 9, 6), (4, 4, 3, 2)),
-    "padding": (convolution(("NCHW", "OIHW", "NCHW"), padding=((2, 0), (0, 3))), (2, 4, 9, 6), (4, 4, 3, 2)),
+    "NCHW": (convolution(("NCHW", "OIHW", "NCHW")), (4, 4, 7, 6), (4, 4, 3, 2)),
+    "HWCN": (convolution(("HWCN", "IHWO", "CNHW")), (7, 6, 4, 4), (4, 3, 2, 4)),
+    "WH": (convolution(("NWHC", "WHIO", "NHWC")), (4, 7, 6, 4), (3, 2, 4, 4)),
+    "one axis": (convolution(("NCW", "WOI", "WCN")), (4, 4, 9), (4, 5, 4)),
+    "volumes": (convolution(("NCDHW", "OIDHW", "NCDHW")), (4, 4, 4, 5, 6), (4, 4, 3, 2, 1)),
+    "groups": (convolution(("NCHW", "OIHW", "NCHW"), feature_group_count=3), (4, 18, 7, 6), (18, 6, 3, 3)),
+    "strides": (convolution(("NCHW", "OIHW", "NCHW"), strides=(2, 1)), (4, 4, 9, 6), (4, 4, 3, 2)),
+    "padding": (convolution(("NCHW", "OIHW", "NCHW"), padding=((2, 0), (0, 3))), (4, 4, 9, 6), (4, 4, 3, 2)),
     "spread image": (
         convolution(("NCHW", "OIHW", "NCHW"), lhs_dilation=(1, 2), padding=((1, 1), (0, 2))),
-        (2, 4, 5, 6),
+        (4, 4, 5, 6),
         (4, 4, 3, 2),
     ),
     "wider result": (
         convolution(("NCHW", "OIHW", "NCHW"), preferred_element_type=jnp.float32),
-        (2, 4, 5, 6),
+        (4, 4, 5, 6),
         (4, 4, 3, 2),
     ),
     "empty": (convolution(("NCHW", "OIHW", "NCHW")), (0, 4, 5, 6), (4, 4, 3, 2)),
-    "dilated": (convolution(("NCHW", "OIHW", "NCHW"), rhs_dilation=(2, 1)), (2, 4, 9, 6), (4, 4, 3, 2)),
+    "dilated": (convolution(("NCHW", "OIHW", "NCHW"), rhs_dilation=(2, 1)), (4, 4, 9, 6), (4, 4, 3, 2)),
 }
 DERIVATIVES = {"value": None, "of the image": 0, "of the kernel": 1}
 
@@ -75,14 +76,16 @@ def test_a_convolution_is_put_in_order(name, of):
     arguments = [generator.integers(-4, 5, shape).astype(np.float32) for shape in shapes]
     program = canonical(jax.make_jaxpr(fn)(*arguments), "cpu")
     found = list(convolutions(program.jaxpr))
-    # The gradient of a kernel in groups has groups of the batch: that stays XLA's.
+    # The gradient of a kernel in groups has groups of the batch: that stays XLA's. Of no images it has no features.
     assert (found or name == "empty") and all(
-        is_ordered(n) for n in found[: 1 if name == "groups" and which == 1 else None]
+        is_ordered(n) for n in found[: 1 if name in ("groups", "empty") and which == 1 else None]
     )
     np.testing.assert_array_equal(jax.jit(emit(program, EXPANSIONS))(*arguments)[0], jax.jit(fn)(*arguments))
 
 
 LIGHT = {
+    "in the library's order": (convolution(("NHWC", "HWIO", "NHWC")), (2, 7, 6, 3), (3, 2, 3, 4)),
+    "a volume": (convolution(("NDHWC", "DHWIO", "NDHWC")), (2, 4, 5, 6, 3), (3, 3, 2, 3, 4)),
     "one feature": (convolution(("NCHW", "OIHW", "NCHW")), (2, 1, 7, 6), (1, 1, 3, 2)),
     "a signal": (convolution(("NCW", "OIW", "NCW")), (2, 1, 40), (4, 1, 9)),
     "each channel": (convolution(("NCHW", "OIHW", "NCHW"), feature_group_count=6), (2, 6, 7, 6), (12, 1, 3, 3)),
@@ -90,15 +93,34 @@ LIGHT = {
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_a_convolution_of_few_features_is_left_but_for_windows_of_more_numbers_than_there_are_windows(name):
-    fn, *shapes = LIGHT[name]
-    program = canonical(jax.make_jaxpr(fn)(*map(jnp.ones, shapes)), "cpu")
-    assert not any(map(is_ordered, convolutions(program.jaxpr)))
-    if name != "each channel":  # the gradient of its kernel has groups of the batch
-        of_kernel = jax.grad(lambda x, k: jnp.sum(fn(x, k)), 1)
-        program = canonical(jax.make_jaxpr(of_kernel)(*map(jnp.ones, shapes)), "cpu")
-        (numbers,) = convolutions(program.jaxpr)
-        assert is_ordered(numbers)
+@pytest.mark.parametrize("of", DERIVATIVES)
+def test_a_convolution_of_few_features_has_another_order_than_that_of_the_library(name, of):
+    inner, *shapes = LIGHT[name]
+    which = DERIVATIVES[of]
+    fn = inner if which is None else jax.grad(lambda *both: jnp.sum(inner(*both) ** 2), which)
+    generator = np.random.default_rng(0)
+    arguments = [generator.integers(-4, 5, shape).astype(np.float32) for shape in shapes]
+    program = canonical(jax.make_jaxpr(fn)(*arguments), "cpu")
+    found = list(convolutions(program.jaxpr))
+    assert found and not any(map(is_ordered, found))
+    np.testing.assert_array_equal(jax.jit(emit(program, EXPANSIONS))(*arguments)[0], jax.jit(fn)(*arguments))
+
+
+@pytest.mark.parametrize(("outputs", "ordered"), [(6, False), (18, True)])
+@pytest.mark.parametrize("numbers", [("NHWC", "HWIO", "NHWC"), ("HNCW", "IOWH", "CHWN")], ids=" ".join)
+def test_groups_of_the_batch_are_written_as_groups_of_features(numbers, outputs, ordered):
+    """Three of them; of few features each in the order of plain loops, of more in that of the library."""
+    fn = convolution(numbers, batch_group_count=3)
+    sizes = {"N": 12, "C": 3, "H": 7, "W": 6, "I": 3, "O": outputs}
+    generator = np.random.default_rng(0)
+    x = generator.integers(-4, 5, [sizes[a] for a in numbers[0]]).astype(np.float32)
+    k = generator.integers(-4, 5, [{**sizes, "H": 3, "W": 2}[a] for a in numbers[1]]).astype(np.float32)
+    program = canonical(jax.make_jaxpr(fn)(x, k), "cpu")
+    run = emit(program, EXPANSIONS, in_blocks=True)
+    (eqn,) = [e for e in jax.make_jaxpr(run)(x, k).eqns if e.primitive.name == "conv_general_dilated"]
+    assert (eqn.params["batch_group_count"], eqn.params["feature_group_count"]) == (1, 3)
+    assert is_ordered(eqn.params["dimension_numbers"]) == ordered
+    np.testing.assert_array_equal(jax.jit(run)(x, k)[0], jax.jit(fn)(x, k))
 
 
 def test_a_split_convolution_of_few_features_is_compiled_to_plain_loops_which_need_no_scratch():
@@ -151,3 +173,24 @@ def test_the_library_is_called_in_loops(looped):
     with jax.enable_x64(True):
         want = fn(*(jnp.asarray(a, jnp.float64) for a in arguments))
     np.testing.assert_allclose(compiled(*arguments), want, rtol=2e-4, atol=1e-3)
+
+
+SWAPPED = {  # the image, the kernel, how it is padded and spread, and whether XLA takes one for the other
+    "as large": ((4, 16, 9, 9), (16, 16, 9, 9), 1, (1, 1), False),
+    "of a spread image": ((4, 16, 9, 9), (16, 16, 18, 18), 2, (2, 2), True),
+    "larger": ((4, 16, 9, 9), (16, 16, 12, 12), 1, (6, 6), True),
+    "longer and narrower": ((4, 16, 9, 9), (16, 16, 18, 3), 1, (9, 9), False),
+}
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_where_the_window_is_larger_than_the_image_xla_calls_no_library(name):
+    """As XLA itself compiles it, and so no scratch is projected."""
+    image, kernel, spread, padding, wanted = SWAPPED[name]
+    fn = convolution(("NCHW", "OIHW", "NCHW"), padding=(padding,) * 2, lhs_dilation=(spread,) * 2)
+    structs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in (image, kernel)]
+    program = canonical(jax.make_jaxpr(fn)(*structs), "cpu")
+    (eqn,) = [e for e in program.eqns if e.primitive.name == "conv_general_dilated"]
+    assert calls_library(eqn, is_outside=True) != wanted
+    text = jax.jit(fn).lower(*structs).compile().as_text()
+    assert ("b01f_01io->b01f" in text) != wanted

@@ -116,3 +116,22 @@ def test_gradients_of_convolutions_in_groups_are_cut_along_the_batch(groups):
     assert f.plan(*arguments).compiled_bytes <= limit
     for got, want in zip(f(*arguments), jax.jit(fn)(*arguments), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("share", [1 / 2, 1 / 4])
+def test_gradients_of_transposed_convolutions_are_cut_along_the_batch(share):
+    """Of those of the kernels XLA:CPU takes the image for the kernel, and calls no library that needs scratch."""
+
+    def loss(first, second, image):
+        hidden = jax.nn.relu(lax.conv_transpose(image, first, (2, 2), "SAME"))
+        return jnp.sum(jnp.mean(jax.nn.sigmoid(lax.conv_transpose(hidden, second, (2, 2), "SAME")), (1, 2)) ** 2)
+
+    fn = jax.value_and_grad(loss, argnums=(0, 1))
+    arguments = (normal(4, 4, 16, 16) / 5, normal(4, 4, 16, 3, seed=1) / 5, normal(32, 16, 16, 16, seed=2))
+    counted = jax.jit(fn).lower(*arguments).compile().memory_analysis()
+    limit = counted.argument_size_in_bytes + counted.output_size_in_bytes + int(counted.temp_size_in_bytes * share)
+    f = exla.jit(fn, memory_limit=limit, records="off")
+    plan = f.plan(*arguments)
+    assert plan.compiled_bytes <= limit and plan.projected_bytes <= 1.1 * plan.compiled_bytes
+    for got, want in zip(jax.tree.leaves(f(*arguments)), jax.tree.leaves(jax.jit(fn)(*arguments)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
