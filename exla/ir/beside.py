@@ -82,7 +82,8 @@ def library_bytes(eqn: Any, storing: Storing, *, is_outside: bool) -> int:
         packed = 0 if is_outer(eqn) else _packed_bytes(eqn, threads)
         return min(packed, sum(map(value_bytes, eqn.invars))) if storing.packs_once else packed
     if name == "conv_general_dilated":
-        return _convolution_bytes(eqn, threads) if calls_library(eqn, is_outside=is_outside) else 0
+        is_called = calls_library(eqn, is_outside=is_outside, is_written=storing.blocks)
+        return _convolution_bytes(eqn, threads) if is_called else 0
     if name == "sort":
         length = eqn.invars[0].aval.shape[eqn.params["dimension"]]
         return sort_bytes(length=length, operands=len(eqn.invars))

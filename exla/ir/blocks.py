@@ -19,7 +19,7 @@ column makes such products of others, so long ones are written as products of bl
 Triangular systems are solved transposed (`Turned`): LAPACK wants matrices column by column, so XLA:CPU copies each that
 lies row by row, as all do that a loop writes or reads. A transposed matrix is what it wants, where it lies.
 
-A convolution in groups of the batch, the gradient of a kernel in groups, is written as one in groups of features.
+Convolutions of few features, and those in groups of the batch, are written as `exla.ir.convolutions` says.
 
 The largest and smallest of numbers in bfloat16 are found in float32, where they are the same numbers: XLA:CPU compares
 one after the other otherwise, which takes up to twenty times as long (`Wide`). Those in float16 are left: written so,
@@ -37,7 +37,7 @@ import numpy as np
 from jax import lax
 
 from exla import _compat
-from exla.ir.convolutions import grouped_by_features, has_batch_groups
+from exla.ir import convolutions
 from exla.ir.primitives import EXTREMES, FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import axes_of, sizes_of
 from exla.ir.program import Program
@@ -109,11 +109,11 @@ class Turned(NamedTuple):
     """Triangular systems, solved as those of the transposed matrix from the other side."""
 
 
-class Regrouped(NamedTuple):
-    """A convolution in groups of the batch, written as one in groups of features (`exla.ir.convolutions`)."""
+class Convolved(NamedTuple):
+    """A convolution in another order or other groups (`exla.ir.convolutions`)."""
 
 
-Written = Block | Apart | Parts | Wide | Turned | Regrouped
+Written = Block | Apart | Parts | Wide | Turned | Convolved
 """How something is written in another way."""
 
 
@@ -239,10 +239,10 @@ def parts_of(eqn: Any) -> Parts | None:
     return None if rows is None else Parts(matrix, total // rows)
 
 
-def otherwise(eqn: Any) -> Turned | Regrouped | None:
-    """How an equation is written that solves systems, where LAPACK knows them, or convolves in groups of the batch."""
-    if has_batch_groups(eqn):
-        return Regrouped()
+def otherwise(eqn: Any) -> Turned | Convolved | None:
+    """How an equation is written that solves systems, where LAPACK knows them, or is such a convolution."""
+    if convolutions.is_otherwise(eqn):
+        return Convolved()
     is_solve = eqn.primitive.name in SOLVES and eqn.outvars[0].aval.dtype in LAPACK_DTYPES
     return Turned() if is_solve else None
 
@@ -282,8 +282,8 @@ def write(eqn: Any, operands: list[Any], how: Written) -> list[Any]:
         return _multiplied_in_parts(eqn, operands, how)
     if isinstance(how, Turned):
         return _solved_transposed(eqn, operands)
-    if isinstance(how, Regrouped):
-        return grouped_by_features(eqn, operands)
+    if isinstance(how, Convolved):
+        return convolutions.write(eqn, operands)
     (operand,) = operands
     if isinstance(how, Wide):
         with _compat.equation_context(eqn):

@@ -1,12 +1,15 @@
-"""Convolutions on CPUs: the axes in the order that the library takes.
+"""Convolutions on CPUs: the axes in the order that the library takes, or in one that it does not.
 
 XLA:CPU hands a convolution to a library only where the image is laid out as (batch, places…, features), the kernel as
 (places…, inputs, outputs) and the result as the image. It puts others in that order itself, with transposes, but not
 inside loops; there it compiles them to plain loops, which took 65 times as long for the gradient of a kernel. So they
-are put in order before anything is split. Those of few features are put in another order: what the library packs for
-one of them costs more than plain loops do, 3 to 150 times as much with one input and one output.
+are put in order before anything is split.
 
     rewrite: conv(x, k, any order) -> transpose(conv(transpose(x), transpose(k)))
+
+What the library packs for a convolution of few features costs more than plain loops do, 3 to 150 times as much with one
+input and one output. So where bits may change, those are written in another order at last (`exla.ir.blocks`); and those
+in groups of the batch, which the library does not know, in groups of features.
 """
 
 from __future__ import annotations
@@ -27,17 +30,20 @@ FEWEST_FEATURES, FEWEST_IN_GROUPS = 16, 17
 """Inputs times outputs, of each group where there are several, from which on the library may be faster than loops."""
 
 
-def calls_library(eqn: Any, *, is_outside: bool) -> bool:
+def calls_library(eqn: Any, *, is_outside: bool, is_written: bool) -> bool:
     """Whether XLA:CPU hands a convolution to a library.
 
     Args:
       eqn: the convolution.
       is_outside: whether it is outside of all loops, where XLA puts the axes in order itself.
+      is_written: whether it is written as `write` does where `is_otherwise` says so.
     """
-    if _is_swapped(eqn) or (has_batch_groups(eqn) and _is_light(eqn)):  # it gets another order
+    if _is_swapped(eqn):
         return False
+    if is_written and is_otherwise(eqn):
+        return is_outside or not _is_light(eqn)
     numbers = eqn.params["dimension_numbers"]
-    return is_outside or numbers == _ordered(numbers)
+    return is_outside or eqn.params["batch_group_count"] > 1 or numbers == _ordered(numbers)
 
 
 def _is_swapped(eqn: Any) -> bool:
@@ -46,7 +52,7 @@ def _is_swapped(eqn: Any) -> bool:
     It does so with the gradient of the kernel of a transposed convolution, whose window is as large as the image with
     space between its points (`SwapConvOperands` of XLA's algebraic simplifier).
     """
-    if eqn.params["feature_group_count"] > 1 or has_batch_groups(eqn):
+    if eqn.params["feature_group_count"] > 1 or eqn.params["batch_group_count"] > 1:
         return False
     numbers, (image, kernel) = eqn.params["dimension_numbers"], (v.aval.shape for v in eqn.invars)
     window = swapped = 1
@@ -85,63 +91,60 @@ def _is_light(eqn: Any) -> bool:
 
 
 def in_order(eqn: Any, operands: Sequence[Any], source: Any = None) -> list[Any] | None:
-    """Evaluate a convolution with its axes in the order of the library, or in another where plain loops are faster.
-
-    None where they are so already, or it is for no library.
+    """Evaluate a convolution with its axes in the order of the library; None where they are, or it is for no library.
 
     Args:
       eqn: an equation.
       operands: its operands.
       source: replaces its source line, where it is not None.
     """
-    if eqn.primitive.name != "conv_general_dilated" or eqn.params["batch_group_count"] != 1:
+    if not _is_for_library(eqn) or eqn.params["batch_group_count"] != 1:
         return None
-    if any(v.aval.dtype not in TYPES for v in eqn.invars):
-        return None
-    numbers = eqn.params["dimension_numbers"]
-    places, ordered = len(numbers.lhs_spec) - 2, _ordered(numbers)
-    if not 1 <= places <= MOST_PLACES or (numbers == ordered) != _is_light(eqn):
-        return None
-    return _reordered(eqn, operands, _plain(numbers) if _is_light(eqn) else ordered, source)
+    wanted = _ordered(eqn.params["dimension_numbers"])
+    return None if eqn.params["dimension_numbers"] == wanted else _reordered(eqn, operands, wanted, source)
 
 
-def has_batch_groups(eqn: Any) -> bool:
-    """Whether an equation is a convolution in groups of the batch, as the gradient of a kernel in groups is."""
-    return eqn.primitive.name == "conv_general_dilated" and eqn.params["batch_group_count"] > 1
+def is_otherwise(eqn: Any) -> bool:
+    """Whether an equation is a convolution that `write` writes in another way: of few features, or in groups of the
+    batch."""
+    return _is_for_library(eqn) and (eqn.params["batch_group_count"] > 1 or _is_light(eqn))
 
 
-def grouped_by_features(eqn: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a convolution in groups of the batch as one in groups of features, which it is.
-
-    The library has no groups of the batch, and what XLA makes of them inside loops takes 40 times as long.
-    """
-    numbers, groups = eqn.params["dimension_numbers"], eqn.params["batch_group_count"]
+def write(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """Evaluate such a convolution: in groups of features, with its axes in an order for which there is no library, or
+    in that of the library where it has many features."""
+    groups, numbers = eqn.params["batch_group_count"], eqn.params["dimension_numbers"]
     wanted = _plain(numbers) if _is_light(eqn) else _ordered(numbers)
+    if groups == 1:
+        return _reordered(eqn, operands, wanted, None)
     with _compat.equation_context(eqn):
         image = lax.transpose(operands[0], numbers.lhs_spec)
         batch, features, *places = image.shape
         image = lax.reshape(image, (groups, batch // groups, features, *places))
         image = lax.reshape(jnp.swapaxes(image, 0, 1), (batch // groups, groups * features, *places))
-        image = lax.transpose(image, _moved(range(image.ndim), wanted.lhs_spec))
-        kernel = lax.transpose(operands[1], _moved(numbers.rhs_spec, wanted.rhs_spec))
-    (result,) = _compat.bind(
-        eqn, image, kernel, dimension_numbers=wanted, feature_group_count=groups, batch_group_count=1
+    has = numbers._replace(lhs_spec=tuple(range(image.ndim)))
+    return _reordered(eqn, [image, operands[1]], wanted, None, has, feature_group_count=groups, batch_group_count=1)
+
+
+def _is_for_library(eqn: Any) -> bool:
+    """Whether an equation is a convolution of so many axes and such numbers that there is a library for it."""
+    return (
+        eqn.primitive.name == "conv_general_dilated"
+        and all(v.aval.dtype in TYPES for v in eqn.invars)
+        and 1 <= len(eqn.params["dimension_numbers"].lhs_spec) - 2 <= MOST_PLACES
     )
-    with _compat.equation_context(eqn):
-        return [lax.transpose(result, _moved(wanted.out_spec, numbers.out_spec))]
 
 
-def _reordered(eqn: Any, operands: Sequence[Any], wanted: Any, source: Any) -> list[Any]:
-    """Evaluate a convolution with its axes in another order, and put those of the result back."""
-    numbers = eqn.params["dimension_numbers"]
+def _reordered(
+    eqn: Any, operands: Sequence[Any], wanted: Any, source: Any, has: Any = None, **params: Any
+) -> list[Any]:
+    """Evaluate a convolution with its axes in another order than they have, and put those of the result back."""
+    has = has or eqn.params["dimension_numbers"]
     with _compat.equation_context(eqn, source):
-        left, right = (
-            lax.transpose(x, _moved(has, wants))
-            for x, has, wants in zip(operands, numbers[:2], wanted[:2], strict=True)
-        )
-    (result,) = _compat.bind(eqn, left, right, source=source, dimension_numbers=wanted)
+        moved = [lax.transpose(x, _moved(*specs)) for x, *specs in zip(operands, has[:2], wanted[:2], strict=True)]
+    (result,) = _compat.bind(eqn, *moved, source=source, dimension_numbers=wanted, **params)
     with _compat.equation_context(eqn, source):
-        return [lax.transpose(result, _moved(wanted.out_spec, numbers.out_spec))]
+        return [lax.transpose(result, _moved(wanted.out_spec, has.out_spec))]
 
 
 def _moved(has: Sequence[int], wants: Sequence[int]) -> tuple[int, ...]:
