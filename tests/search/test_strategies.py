@@ -175,6 +175,23 @@ def test_what_is_projected_far_too_high_gives_way_to_what_is_predicted_to_be_muc
     assert goals[1].bytes == 200 + int(0.9 * 800 * 700 / 300)
 
 
+def test_once_something_obeys_nothing_is_asked_for_that_is_projected_above_the_limit(monkeypatch):
+    """It is ranked last, whatever it is predicted to take; of a lattice-Boltzmann step 69 were compiled so."""
+    obeys = replace(measured(split(1), run_s=9.0, predicted_s=9.0), projected_bytes=900)
+    slower = replace(measured(split(2), run_s=9.5, predicted_s=9.5), projected_bytes=950)
+    above = [replace(measured(split(c), run_s=1.0, predicted_s=1.0), projected_bytes=1200 + c) for c in (64, 128)]
+
+    def ranked(self, start, goal=None):
+        return sorted(self._of(start), key=lambda c: (c.peak.bytes > goal.bytes, c.seconds))
+
+    monkeypatch.setattr(RecordedSpace, "ranked", ranked)
+    session, asked = STRATEGIES.get("analytic").start(space([obeys, slower, *above]), 0), []
+    while (candidate := session.ask()) is not None:
+        asked += [d.chunk for d in candidate.decisions if isinstance(d, Split)]
+        session.tell(Outcome(status="ok" if asked else "over_limit", peak_bytes=900 if asked else 2000))
+    assert asked == [1, 2]
+
+
 def test_what_one_split_was_projected_too_low_by_is_held_against_others_only_when_several_failed():
     def one(chunk, axis, projected, predicted_s):
         made = measured(split(chunk, axis), status="over_limit", predicted_s=predicted_s)

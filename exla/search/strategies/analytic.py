@@ -157,7 +157,8 @@ def _descend(
         outcome = yield first
         if outcome.status == "ok":
             yield from _loosened(space, start, goal, first, outcome, tried)
-            yield from each(c for c in found[1:] if c.outcome not in seen)  # for a driver that measures
+            others_met = (c for c in found[1:] if c.outcome not in seen and space.is_met(c, goal))
+            yield from each(others_met)  # for a driver that measures
             return True
         if outcome.status == "barred":
             ranked = []
