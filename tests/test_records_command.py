@@ -68,6 +68,7 @@ def test_what_comes_with_exla_is_listed_where_asked_for_and_shown(folder, tmp_pa
     assert listed(capsys).keys() == {P["program"], Q["program"]}
     rows = listed(capsys, "--packaged")
     assert rows.keys() == {P["program"], Q["program"], shipped}
+    assert "5 records of 3 keys" in call(capsys, "ls", "--packaged")[1]
     code, out, _ = call(capsys, "show", rows[shipped]["name"])
     assert code == 0 and f"key {rows[shipped]['name']}" in out
 

@@ -57,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps(row.to_json()))
     else:
         count = counted(sum(len(row.records) for row in found), "record")
-        table = Table(title=f"{count} of {counted(len(found), 'key')} in {store.directory}", title_justify="left")
+        where = f"{store.directory} and with exla" if arguments.packaged else store.directory
+        table = Table(title=f"{count} of {counted(len(found), 'key')} in {where}", title_justify="left")
         for column in COLUMNS:
             table.add_column(column, no_wrap=column in ("key", "program"), overflow="fold")
         numbers = {option: f"o{k}" for k, option in enumerate(_compile_options(found), 1)}
