@@ -14,6 +14,7 @@ in groups of the batch, which the library does not know, in groups of features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ MOST_PLACES = 3
 """Axes over which a window moves, at most, where the library is called."""
 FEWEST_FEATURES, FEWEST_IN_GROUPS = 16, 17
 """Inputs times outputs, of each group where there are several, from which on the library may be faster than loops."""
+
+SEVERAL, LARGE = 3, 200
+"""Outputs, and numbers in a window, from which on the library is faster, whatever the inputs are."""
 
 
 def calls_library(eqn: Any, *, is_outside: bool, is_written: bool) -> bool:
@@ -84,10 +88,15 @@ def _plain(numbers: Any) -> Any:
 
 
 def _is_light(eqn: Any) -> bool:
-    """Whether plain loops are faster."""
-    outputs, inputs, *_ = eqn.params["dimension_numbers"].rhs_spec
-    kernel, groups = eqn.invars[1].aval.shape, eqn.params["feature_group_count"] * eqn.params["batch_group_count"]
-    return kernel[inputs] * kernel[outputs] // groups < (FEWEST_FEATURES if groups == 1 else FEWEST_IN_GROUPS)
+    """Whether plain loops are faster: few features, and not several outputs of each of many large windows."""
+    numbers, kernel, result = eqn.params["dimension_numbers"], eqn.invars[1].aval.shape, eqn.outvars[0].aval.shape
+    outputs, inputs, *axes = numbers.rhs_spec
+    groups = eqn.params["feature_group_count"] * eqn.params["batch_group_count"]
+    if kernel[inputs] * kernel[outputs] // groups >= (FEWEST_FEATURES if groups == 1 else FEWEST_IN_GROUPS):
+        return False
+    window = math.prod(kernel[axis] for axis in axes)
+    windows = math.prod(result[axis] for axis in numbers.out_spec[2:])
+    return kernel[outputs] // groups < SEVERAL or window < LARGE or windows <= window
 
 
 def in_order(eqn: Any, operands: Sequence[Any], source: Any = None) -> list[Any] | None:

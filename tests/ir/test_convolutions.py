@@ -124,6 +124,16 @@ def test_groups_of_the_batch_are_written_as_groups_of_features(numbers, outputs,
     np.testing.assert_array_equal(jax.jit(run)(x, k)[0], jax.jit(fn)(x, k))
 
 
+def test_several_outputs_of_large_windows_are_left_to_the_library():
+    fn = convolution(("NCHW", "OIHW", "NCHW"))
+    for outputs, wanted in ((2, False), (3, True)):
+        structs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((2, 1, 64, 64), (outputs, 1, 20, 20))]
+        program = canonical(jax.make_jaxpr(fn)(*structs), "cpu")
+        run = emit(program, EXPANSIONS, in_blocks=True)
+        (numbers,) = convolutions(jax.make_jaxpr(run)(*structs).jaxpr)
+        assert is_ordered(numbers) == wanted
+
+
 def test_exact_convolutions_have_the_bits_of_the_library():
     def fn(x):
         filtered = jax.vmap(lambda row: jnp.convolve(row, jnp.linspace(-0.3, 0.9, 7), "same"))(x)
