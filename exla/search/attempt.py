@@ -334,6 +334,10 @@ class Attempt:
         """The records of this call, oldest first."""
         return () if self.store is None else self.store.lookup(self.key)
 
+    def _shipped(self) -> Sequence[Record]:
+        """What comes with exla for this call, from a search by other code."""
+        return () if self.store is None else self.store.shipped(self.key)
+
     def record(self, decisions: Sequence[Decision], status: str, *, seed: int = 0, **found: Any) -> str:
         """Record a candidate, where records are written.
 
@@ -394,9 +398,8 @@ class Attempt:
 
         What comes with exla, from a search by other code, is asked last.
         """
-        shipped = () if self.store is None else self.store.shipped(self.key)
-        for records, source in ((self.records(), "record"), (shipped, "shipped")):
-            found = [r for r in reversed(records) if r.status == "ok" and not self.wrong.has(r.decisions)]
+        for source, records in (("record", self.records), ("shipped", self._shipped)):
+            found = [r for r in reversed(records()) if r.status == "ok" and not self.wrong.has(r.decisions)]
             winners = [r for r in found if r.extra.get("winner") is True]
             mine = [r for r in found if r.run_s is None and r.strategy == self.options.search]
             counted = [r for r in mine if not r.is_default or r.extra.get("chosen") is True]
