@@ -30,7 +30,7 @@ from exla.ir.code import added, own_amounts
 from exla.ir.fusing import Fused, fused, is_reduced_apart
 from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
-from exla.ir.program import Program, body_program, value_bytes, variables
+from exla.ir.program import Program, aval_bytes, body_program, value_bytes, variables
 from exla.ir.sliced import is_sliced
 from exla.ir.split_products import padded_depth
 from exla.ir.states import LOOPS, first_of_state, renewed, uncopied
@@ -355,7 +355,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
         body = _inside(loop.body, storing, loop.states(loop.body))
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         besides = (aval for output in loop.outputs for aval in output.besides)
-        extra += sum(math.prod(aval.shape) * _compat.item_bytes(aval.dtype) for aval in besides)
+        extra += sum(map(aval_bytes, besides))
         held = _below(position, 0, body)
         return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
     if eqn.primitive.name in SIMPLE:

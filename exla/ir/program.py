@@ -173,6 +173,11 @@ def value_bytes(var: Any) -> int:
     aval = var.aval
     if not hasattr(aval, "shape") or _compat.is_on_host(aval):
         return 0
+    return aval_bytes(aval)
+
+
+def aval_bytes(aval: Any) -> int:
+    """Bytes of an array that an abstract value describes."""
     return math.prod(aval.shape) * _compat.item_bytes(aval.dtype)
 
 

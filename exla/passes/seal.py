@@ -28,6 +28,7 @@ from exla.ir.memory import Path
 from exla.ir.program import Program, as_it_is, as_struct, evaluate, read_by, value_bytes
 from exla.ir.scopes import equation_number
 from exla.passes.decisions import Seal
+from exla.passes.opaque import always, one_of
 from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.rewritten import rewritten
 from exla.passes.rounding import depends_on_place, is_inexact, is_narrow, is_sealed
@@ -91,7 +92,6 @@ def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., lis
     """Run an `exla_sealed` equation: a conditional whose other branch is never taken, which XLA does not know."""
     closed = eqn.params["body"]
     number = next(x for x, v in zip(operands, eqn.invars, strict=True) if _has_numbers(v))
-    one = lax.squeeze(lax.slice(number, (0,) * number.ndim, (1,) * number.ndim), range(number.ndim))
 
     def computed(*values: Any) -> list[Any]:
         return evaluate(Program(jaxpr=closed.jaxpr), [*closed.consts, *values])
@@ -101,7 +101,7 @@ def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., lis
 
     shape = "x".join(map(str, eqn.outvars[0].aval.shape))
     with jax.named_scope(f"exla_sealed.{equation_number(eqn)}.{shape}"):  # `exla.targets.hlo_text` looks for it
-        return list(lax.cond((one == one) | (one != one), computed, nothing, *operands))
+        return list(lax.cond(always(one_of(number)), computed, nothing, *operands))
 
 
 def _cone(program: Program, position: int) -> list[int]:

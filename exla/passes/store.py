@@ -14,7 +14,7 @@ that nothing can be cut, it can be kept elsewhere:
   2**-8 of it (8 bits of significand, IEEE 754 rounding; the same range of exponents but for the largest 2**-8 of it).
   All readers see the rounded value, so that what is compared for equality stays equal to itself. A barrier keeps XLA
   from taking the two conversions for none, which it may by its own flag for excess precision. What a late reader reads
-  is made to depend on something else that it reads (`_not_before`): XLA would otherwise widen it early, and keep that.
+  is made to depend on something else that it reads (`not_before`): XLA would otherwise widen it early, and keep that.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from exla.ir.memory import Held
 from exla.ir.primitives import FUSIBLE, VIEWS
 from exla.ir.program import Program, retrace, trace_function, variables
 from exla.passes.decisions import Store
+from exla.passes.opaque import not_before
 from exla.passes.paths import at_site
 
 BFLOAT16_ERROR = 2.0**-8
@@ -65,22 +66,11 @@ WAYS = {
     ),
     "bfloat16": Way(
         put=lambda x: lax.optimization_barrier(x.astype(jnp.bfloat16)),
-        get=lambda x, late: _not_before(x, late).astype(jnp.float32),
+        get=lambda x, late: (x if late is None else not_before(x, late)).astype(jnp.float32),
         near=lambda x: x.astype(jnp.float32),
         keeps=lambda aval: aval.dtype == jnp.float32,
     ),
 }
-
-
-def _not_before(x: Any, late: Any) -> Any:
-    """An array that is there only once another one is, whatever XLA orders by; its values are the same.
-
-    That a number is and is not NaN is never true, which XLA does not know.
-    """
-    if late is None:
-        return x
-    one = lax.squeeze(lax.slice(late, (0,) * late.ndim, (1,) * late.ndim), range(late.ndim))
-    return jnp.where((one != one) & (one == one), jnp.zeros_like(x), x)
 
 
 def enumerate_stores(held: Sequence[Held], ways: Sequence[str]) -> Iterator[Store]:

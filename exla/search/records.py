@@ -184,12 +184,12 @@ class RecordStore:
 
         What they decided is worth trying; what they found out must be found out again.
         """
-        wanted = {name: part for name, part in key.items() if name != CODE}
+        wanted = but_for_code(key)
         return [
             record
             for path in sorted(_files(self.packaged))
             for record in self._holding(path, wanted)
-            if record.key.get(CODE) != key.get(CODE) and {**record.key, CODE: ""} == {**wanted, CODE: ""}
+            if record.key.get(CODE) != key.get(CODE) and but_for_code(record.key) == wanted
         ]
 
     def explain_miss(self, key: Mapping[str, str]) -> str | None:
@@ -277,3 +277,8 @@ def default_directory() -> Path:
 def make_key(**parts: str) -> dict[str, str]:
     """Hash each part of a key alone: 16 hex digits each."""
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
+
+
+def but_for_code(key: Mapping[str, str]) -> dict[str, str]:
+    """A key without the part that stands for exla's own code."""
+    return {name: part for name, part in key.items() if name != CODE}

@@ -8,7 +8,6 @@ state; everything else that leaves the loop is put together by the loop itself (
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +23,7 @@ from exla._compat import Literal
 from exla.errors import RuleError
 from exla.ir.factors import Carried, Chunk, Passed, Placement, replay_unchanged
 from exla.ir.primitives import named
-from exla.ir.program import Program, as_struct, trace_function, value_bytes
+from exla.ir.program import Program, as_struct, aval_bytes, trace_function, value_bytes
 from exla.passes.split.carrying import about, apart, carried_online, combiner_of
 from exla.passes.split.combine import COMBINERS, MANY
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
@@ -185,8 +184,7 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
 def _late(program: Program, operands: Sequence[Any], outputs: Sequence[Stack | Combine | Carry]) -> int | None:
     """The operand that is computed last, of real numbers, where no compiler has to keep what it is computed from for
     longer if it is read before the loop: it is stored whatever reads it, or small beside what the loop writes."""
-    sizes = [math.prod(a.shape) * _compat.item_bytes(a.dtype) for output in outputs for a in output.avals]
-    small = max(sizes, default=0) / SMALL
+    small = max((aval_bytes(a) for output in outputs for a in output.avals), default=0) / SMALL
     producers: dict[int, int] = {}
     for k, var in enumerate(operands):
         position = program.producers.get(var)

@@ -22,6 +22,7 @@ from jax import lax
 from exla import _compat
 from exla.ir.factors import Carried, EquationContext, Passed, Placement
 from exla.ir.program import Program
+from exla.passes.opaque import not_before
 from exla.passes.split.combine import COMBINERS
 
 Evaluate = Callable[[Program, Sequence[Any]], list[Any]]
@@ -284,16 +285,12 @@ def _room(loop: Loop, operands: Sequence[Any]) -> Callable[[Any], Any]:
     Constants of one shape are one array to XLA, which it makes first of all, keeps to the last loop that needs such
     room, and copies for each. What depends on an operand is not there before it.
     """
-    if loop.late is None:
-        return lambda constant: constant
-    operand = operands[loop.late]
-    element = lax.reshape(lax.slice(operand, [0] * operand.ndim, [1] * operand.ndim), ())
-    always = lax.bitwise_or(lax.eq(element, element), lax.ne(element, element))  # no compiler knows it, for NaN's sake
+    late = None if loop.late is None else operands[loop.late]
 
     def room(constant: Any) -> Any:
-        if not constant.shape or _compat.is_extended(constant.dtype):
+        if late is None or not constant.shape or _compat.is_extended(constant.dtype):
             return constant
-        return lax.select(lax.broadcast(always, constant.shape), constant, lax.full_like(constant, 1))
+        return not_before(constant, late)
 
     return room
 

@@ -25,6 +25,7 @@ from jax import lax
 
 from exla._compat import Literal
 from exla.ir.program import Program
+from exla.passes.opaque import always
 from exla.passes.split.regions import Instance, factors_of
 
 
@@ -328,7 +329,7 @@ def usable(repair: Repair, value: Any) -> Any:
     kind = jnp.finfo(value.dtype)
     short = lax.reduce_precision(value, exponent_bits=kind.nexp, mantissa_bits=kind.nmant - 1)
     one = jnp.sum(short[:1] if short.ndim else short)  # of any number; XLA cannot tell that it may not be NaN
-    return lax.cond((one == one) | (one != one), lambda v: v, jnp.zeros_like, short)
+    return lax.cond(always(one), lambda v: v, jnp.zeros_like, short)
 
 
 def finished(repair: Repair, total: Any, final: Mapping[Any, Any]) -> Any:
