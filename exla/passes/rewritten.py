@@ -4,7 +4,8 @@
 
 What is new is traced by itself and put in the equation's place; the equations around it stay what they are. That is
 the program that tracing all of it anew would make, equation for equation, and takes a tenth of the time in a program of
-hundreds of equations. Where a result is of a weaker type than the old one, so that types change downstream, and where
+hundreds of equations, but for this: where all results are there already, computed in the same way before, nothing is
+put in. Where a result is of a weaker type than the old one, so that types change downstream, and where
 something is read that is computed later, all of it is traced anew.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
@@ -71,6 +73,9 @@ def _spliced(
     if new.jaxpr.effects or any(old.aval != result.aval for old, result in results.items()):
         return None
     names = dict(zip(new.invars[len(new.consts) :], reads, strict=True))
+    known = _computed_already(program, position, new, names)
+    if all(isinstance(v, Literal) or v in known for v in new.outvars):
+        new, names = Program(jaxpr=new.jaxpr.replace(eqns=[])), known
     inserted = [_renamed(e, names) for e in new.eqns]
     results = {old: _name(result, names) for old, result in results.items()}
     eqns = [*program.eqns[:position], *inserted, *(_renamed(e, results) for e in program.eqns[position + 1 :])]
@@ -83,7 +88,45 @@ def _spliced(
     return live(batched(Program(jaxpr=jaxpr, consts=(*new.consts, *program.consts))))
 
 
-def _name(atom: Any, names: dict[Any, Any]) -> Any:
+def _computed_already(program: Program, position: int, new: Program, names: Mapping[Any, Any]) -> dict[Any, Any]:
+    """From what new equations compute to what is computed in the same way in a program, before a position."""
+    if "numbered" not in program.known:
+        program.known["numbered"] = _numbered(program)
+    first, seen = program.known["numbered"]
+    known = {v: _name(read, first) for v, read in names.items()}
+    for eqn in new.eqns:
+        alike = () if eqn.effects else seen.get(_operation(eqn, known), ())
+        other = next((program.eqns[i] for i in alike if i < position and program.eqns[i].params == eqn.params), None)
+        if other is not None:
+            known.update(zip(eqn.outvars, other.outvars, strict=True))
+    return known
+
+
+def _numbered(program: Program) -> tuple[dict[Any, Any], dict[Any, list[int]]]:
+    """From each variable to the first one that is computed in the same way, where that is another; and from
+    operations to the positions of the first of each."""
+    first: dict[Any, Any] = {}
+    seen: dict[Any, list[int]] = {}
+    for i, eqn in enumerate(program.eqns):
+        if not eqn.effects:
+            alike = seen.setdefault(_operation(eqn, first), [])
+            other = next((program.eqns[k] for k in alike if program.eqns[k].params == eqn.params), None)
+            if other is None:
+                alike.append(i)
+            else:
+                first.update(zip(eqn.outvars, other.outvars, strict=True))
+    return first, seen
+
+
+def _operation(eqn: Any, names: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return (eqn.primitive, *(_key(_name(v, names)) for v in eqn.invars))
+
+
+def _key(atom: Any) -> Any:
+    return (atom.aval, np.asarray(atom.val).tobytes()) if isinstance(atom, Literal) else atom
+
+
+def _name(atom: Any, names: Mapping[Any, Any]) -> Any:
     return atom if isinstance(atom, Literal) else names.get(atom, atom)
 
 

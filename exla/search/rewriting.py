@@ -121,7 +121,8 @@ def _next(
         else:
             before = before or _worth(program, machine)
             after = _worth(changed, machine)
-            if _pays(before, after, changed_s(program, changed, machine)):
+            is_exact = REPLACE_RULES.get(decision.rule).exact
+            if _pays(before, after, changed_s(program, changed, machine), is_exact):
                 return decision, changed
             reason = (
                 "the rewrite would not pay: with it, before any split, the program is projected to take "
@@ -159,14 +160,19 @@ def _in_words(worth: tuple[int, float]) -> str:
     return f"{format_bytes(worth[0])} and {worth[1] * 1e3:.3g} ms"
 
 
-def _pays(before: tuple[int, float], after: tuple[int, float], changed: tuple[float, float]) -> bool:
+def _pays(
+    before: tuple[int, float], after: tuple[int, float], changed: tuple[float, float], is_exact: bool = False
+) -> bool:
     """Whether the change is worth it.
 
     Args:
       before: projected bytes and predicted seconds without it.
       after: the same with it.
       changed: predicted seconds of the equations that it replaces, and of those that it puts in their place.
+      is_exact: whether it keeps every bit, so that it pays as soon as it saves anything.
     """
+    if is_exact and after[0] <= before[0] and after[1] < before[1]:
+        return True
     if after[0] < 0.9 * before[0]:
         return after[1] <= 1.2 * before[1]
     if after[1] >= 0.95 * before[1]:

@@ -123,3 +123,31 @@ def test_a_result_of_a_weaker_type_is_followed_to_the_end():
     made = rewritten(program, 0, program.invars, lambda get: [jnp.asarray(3.0)])
     assert made.outvars[0].aval.weak_type and not strong.weak_type
     assert float(results(made, np.float32(2))[0]) == pytest.approx(np.sin(3.0))
+
+
+def test_what_is_there_already_is_not_computed_again():
+    """The triangle of a triangle becomes the first one, though a third mask was made in between."""
+
+    def fn(x):
+        low = jnp.tril(jnp.exp(x))
+        return low * (1 + jnp.eye(7)), jnp.tril(low) * 2
+
+    x = jnp.linspace(-1.0, 1.0, 49).reshape(7, 7)
+    program = program_of(fn, x)
+    (decision,) = [found[0] for found in replace.enumerate_replacements(program, ["lower_of_lower_triangle"])]
+    made = replace.apply_replace(program, decision)
+    assert [e.primitive.name for e in program.eqns].count("select_n") == 2
+    assert [e.primitive.name for e in made.eqns].count("select_n") == 1
+    for got, expected in zip(results(made, x), jax.jit(fn)(x), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_what_is_there_only_later_is_computed():
+    def fn(x, y):
+        first = jnp.sin(x)
+        return first * y, jnp.cos(x)
+
+    x = jnp.linspace(-1.0, 1.0, 5)
+    program = program_of(fn, x, x)
+    made = rewritten(program, 0, [program.invars[0]], lambda get: [jnp.cos(get(program.invars[0]))])
+    assert [e.primitive.name for e in made.eqns] == ["cos", "mul", "cos"]

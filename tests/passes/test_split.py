@@ -316,6 +316,45 @@ def test_a_point_has_no_distance_to_itself_in_a_loop_either(again, chunk):
     np.testing.assert_allclose(got, expected, rtol=1e-3)
 
 
+def primitives_of_loops(program):
+    """The names of what each chunk loop computes."""
+    return [[e.primitive.name for e in q.params["loop"].body.eqns] for q in program.eqns if "loop" in q.params]
+
+
+def test_what_stays_there_whole_is_sliced_by_later_loops_and_not_computed_again(x64):
+    """The scores are a result; the loop after the one that finds their maximum reads them."""
+
+    def fn(x, w):
+        scores = jnp.tanh(x @ w)
+        return scores, jnp.sum(jnp.exp(scores - scores.max()), axis=1)
+
+    x, w = np.linspace(-2, 2, 40 * 8).reshape(40, 8), np.linspace(1, -1, 8 * 30).reshape(8, 30)
+    program = program_of(fn, (x, w))
+    scores = next(e.outvars[0] for e in program.eqns if e.primitive.name == "tanh")
+    split = split_program(grow(program, scores, 0, Growth(small_bytes=2000)), 7)
+    first, second = primitives_of_loops(split)
+    assert {"dot_general", "tanh"} <= set(first) and not {"dot_general", "tanh"} & set(second)
+    assert_same(*split_and_plain(split, fn, (x, w)))
+
+
+def test_what_a_loop_reads_along_another_axis_is_sliced_along_its_own_too(x64):
+    """Rows of a triangular solve's result can be computed in chunks; its columns want all of it."""
+
+    def fn(low, x):
+        k = jax.lax.linalg.triangular_solve(low, jnp.sin(x), left_side=False, lower=True)
+        return jnp.sum((k + k.T) ** 2, axis=1)
+
+    low = np.tril(np.linspace(1, 2, 900).reshape(30, 30))
+    x = np.linspace(-3, 3, 900).reshape(30, 30)
+    program = program_of(fn, (low, x))
+    solved = next(e.outvars[0] for e in program.eqns if e.primitive.name == "triangular_solve")
+    split = split_program(grow(program, solved, 0, Growth(small_bytes=2000, again=True)), 7)
+    (loop,) = primitives_of_loops(split)
+    assert "triangular_solve" not in loop
+    assert [e.primitive.name for e in split.eqns].count("triangular_solve") == 1
+    assert_same(*split_and_plain(split, fn, (low, x)))
+
+
 def test_what_has_no_rule_is_a_barrier_that_is_named():
     def fn(x):
         k = jnp.exp(x[:, None] - x[None])

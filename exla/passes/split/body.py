@@ -176,21 +176,22 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
         operands=(*maker.placements, *(Passed.START for _ in starts)),
         outputs=tuple(made),
         reverse=level in region.reverse,
-        late=_late(region.program, [v for v, _ in maker.leaves], made),
+        late=_late(region, [v for v, _ in maker.leaves], made),
     )
     return loop, maker.leaves + starts
 
 
-def _late(program: Program, operands: Sequence[Any], outputs: Sequence[Stack | Combine | Carry]) -> int | None:
+def _late(region: Region, operands: Sequence[Any], outputs: Sequence[Stack | Combine | Carry]) -> int | None:
     """The operand that is computed last, of real numbers, where no compiler has to keep what it is computed from for
     longer if it is read before the loop: it is stored whatever reads it, or small beside what the loop writes."""
     small = max((aval_bytes(a) for output in outputs for a in output.avals), default=0) / SMALL
-    producers: dict[int, int] = {}
+    program, producers = region.program, dict[int, int]()
+    stacked = {o.stacked[0] for o in region.outputs if o.stacked is not None}
     for k, var in enumerate(operands):
         position = program.producers.get(var)
         if position is None or not (var.aval.size and jnp.issubdtype(var.aval.dtype, jnp.floating)):
             continue
-        if program.eqns[position].primitive.name in STORED or value_bytes(var) <= small:
+        if var in stacked or program.eqns[position].primitive.name in STORED or value_bytes(var) <= small:
             producers[k] = position
     return max(producers, key=lambda k: producers[k], default=None)
 

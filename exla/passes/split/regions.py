@@ -11,9 +11,9 @@ value). A big value that would be stacked only for another equation can instead 
 (`again`), where another split may cut it along another axis: rows are sorted in one loop and columns summed up in the
 next. If an instance needs a combined output whole, as softmax needs the maximum, it belongs to a later loop: instances
 have **levels**, each level with outputs is one loop, and a producer needed on two levels is computed twice (that is
-rematerialisation). What is rounded, and is kept whole anyway for a loop that reads it so, is not: its chunks are slices
-of it (`Region.given`). Computed twice it may be rounded in two ways, and the distance of a point to itself is not zero
-then.
+rematerialisation). What is kept whole anyway, for a loop that reads it so or for what comes later, is not: its chunks
+are slices of it (`Region.given`). That is less to compute and to keep, and what is rounded is rounded once: computed in
+two ways the distance of a point to itself need not be zero.
 
 A *carried* instance, such as a cumulative sum, needs its loop to run in its own direction: a level whose first carried
 instance runs from the last index to the first is a reverse loop. Where a loop computes an instance that runs the other
@@ -100,21 +100,40 @@ class Region:
     def body(self, level: int) -> list[Instance]:
         """The instances that one loop computes, in program order."""
         if ("body", level) not in self.known:
-            here = (o for o in self.outputs if o.level == level)
             given = self.given(level)
             makers = {s: i for s, i in self.makers.items() if s not in given} if given else self.makers
-            self.known["body", level] = body_of(self.program, self.size, makers, here)
+            self.known["body", level] = body_of(self.program, self.size, makers, self._outputs_of(level))
         return self.known["body", level]
 
     def given(self, level: int) -> frozenset[Sliced]:
-        """What the loop of a level slices, though it could compute it: this one or another needs it whole anyway."""
+        """What the loop of a level slices, though it could compute it: it is there whole, and stays there anyway."""
         if ("given", level) not in self.known:
-            self.known["given", level] = frozenset(
-                (v, (axis, window))
-                for v, (axis, window) in self.makers
-                if not window and v in self._kept and self.available.get(v, 0) <= level
-            )
+            there = [s for s in self.makers if s[0] in self._stored and self.available.get(s[0], 0) <= level]
+            known = self._kept | self._live_after(level) if there else frozenset()
+            self.known["given", level] = frozenset(s for s in there if s[0] in known and not s[1][1])
         return self.known["given", level]
+
+    def _live_after(self, level: int) -> frozenset[Any]:
+        """Values that are there whole when the loop of a level ends, whether or not it reads them.
+
+        What is computed outside again, for another split to cut, is only if this loop or a later one reads it so.
+        """
+        if self.reverse:
+            return frozenset()
+        end = max(i for i, _, _ in self._bodies[level])
+        later = {v for i in self.whole if i > end for v in self.program.operands[i]}
+        later.update(v for v in self.program.outvars if not isinstance(v, Literal))
+        read = [o for k, body in self._bodies.items() if k >= level for i in body for o in self.operands(i)]
+        whole = {v for v, cut in read if not isinstance(v, Literal) and (cut is None or (v, cut) not in self.makers)}
+        return frozenset((self._stacked & later) | (self._stored & whole))
+
+    def _outputs_of(self, level: int) -> list[LoopOutput]:
+        return [o for o in self.outputs if o.level == level]
+
+    @cached_property
+    def _bodies(self) -> dict[int, list[Instance]]:
+        """What each loop computes if it computes all that it can."""
+        return {k: body_of(self.program, self.size, self.makers, self._outputs_of(k)) for k in self.levels}
 
     @cached_property
     def known(self) -> dict[Any, Any]:
@@ -122,16 +141,23 @@ class Region:
         return {}
 
     @cached_property
+    def _stacked(self) -> frozenset[Any]:
+        return frozenset(o.stacked[0] for o in self.outputs if o.stacked is not None)
+
+    @cached_property
+    def _stored(self) -> frozenset[Any]:
+        """Values that are computed whole, by a loop or outside."""
+        return self._stacked.union(v for i in self.whole for v in self.program.eqns[i].outvars)
+
+    @cached_property
     def _kept(self) -> frozenset[Any]:
         """Rounded values that are computed whole, and that a loop reads so, moved or as they are."""
         if self.reverse:  # an earlier loop saves states to compute them from
             return frozenset()
-        known = {o.stacked[0] for o in self.outputs if o.stacked is not None}
-        known.update(v for i in self.whole for v in self.program.eqns[i].outvars)
         operands = (o for i in body_of(self.program, self.size, self.makers, self.outputs) for o in self.operands(i))
         whole = {v for v, cut in operands if cut is None and not isinstance(v, Literal)}
         read = {v for var in whole for v in moved_of(self.program, var)}
-        return frozenset(v for v in read & known if is_rounded(self.program, v))
+        return frozenset(v for v in read & self._stored if is_rounded(self.program, v))
 
     def is_late(self, var: Any, level: int) -> bool:
         """Whether a whole value is not there yet when the loop of a level starts."""
