@@ -74,12 +74,12 @@ def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Stor
     return sum(_lengthened_bytes(program, root, storing) for root in roots)
 
 
-def library_bytes(eqn: Any, storing: Storing, *, is_outside: bool) -> int:
+def library_bytes(program: Program, eqn: Any, storing: Storing, *, is_outside: bool) -> int:
     """Bytes that a library allocates to compute an equation, outside of all loops or inside one; the compiler assigns
     none of them."""
     name, threads = eqn.primitive.name, storing.threads
     if name == "dot_general":
-        packed = 0 if is_outer(eqn) else _packed_bytes(eqn, threads)
+        packed = 0 if is_outer(eqn) else _packed_bytes(eqn, threads, _is_turned(program, eqn))
         return min(packed, sum(map(value_bytes, eqn.invars))) if storing.packs_once else packed
     if name == "conv_general_dilated":
         is_called = calls_library(eqn, is_outside=is_outside, is_written=storing.blocks)
@@ -219,16 +219,26 @@ def _copied_bytes(eqn: Any) -> int:
     return sum(value_bytes(v) for side, v in enumerate(eqn.invars) if not is_ordered(eqn, side))
 
 
-def _packed_bytes(eqn: Any, threads: int) -> int:
+def _packed_bytes(eqn: Any, threads: int, is_turned: bool) -> int:
     (batch, _, rows), (_, depth, columns) = sizes_of(eqn, 0), sizes_of(eqn, 1)
     return product_bytes(
         batch=batch,
-        rows=rows,
-        columns=columns,
+        rows=columns if is_turned else rows,
+        columns=rows if is_turned else columns,
         depth=depth,
         item_bytes=_compat.item_bytes(eqn.invars[0].aval.dtype),
         threads=threads,
     )
+
+
+def _is_turned(program: Program, eqn: Any) -> bool:
+    """Whether a product of two matrices is only read transposed: XLA multiplies them the other way round then.
+
+    Source: `HandleTranspose` in XLA's algebraic simplifier.
+    """
+    (result,) = eqn.outvars
+    readers = [program.eqns[i].primitive.name for i, _ in program.consumers.get(result, ())]
+    return readers == ["transpose"] and result.aval.ndim == 2 and result not in program.outvars
 
 
 def _convolution_bytes(eqn: Any, threads: int) -> int:

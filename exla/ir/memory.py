@@ -207,7 +207,7 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
             waiting_bytes -= waiting.pop(v, 0)
         total += sum(made.values())
         now = total - reused + beside_bytes(program, eqn, made, storing, storing.chip_bytes - sum(on_chip.values()))
-        called = library_bytes(eqn, storing, is_outside=is_whole) if storing.threads else 0
+        called = library_bytes(program, eqn, storing, is_outside=is_whole) if storing.threads else 0
         if inner is not None:
             now += inner.temporary_bytes - inner.library_bytes
             called = max(called, inner.library_bytes)

@@ -9,6 +9,8 @@ import pytest
 
 import exla
 from benchmarks import isolate
+from exla.ir.memory import Storing, project
+from exla.ir.program import canonical
 from exla.passes.decisions import CompileOption
 from exla.scratch import product_bytes, sort_bytes
 from exla.targets import cpu
@@ -75,6 +77,22 @@ def test_what_a_loop_calls_is_counted_and_what_is_fused_is_not():
     called = IN_A_LOOP.replace("fusion(%a, %a), kind=kLoop, calls=%fused", "dot(%a, %a), lhs_contracting_dims={1}")
     product = product_bytes(batch=1, rows=64, columns=64, depth=64, item_bytes=4, threads=1)
     assert scratch_bytes(called, threads=1) == max(product, sorting)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_product_that_is_only_read_transposed_is_projected_as_xla_multiplies_it(turned):
+    """The other way round, so that it packs the long side."""
+
+    def product(a, b):
+        made = jax.lax.dot_general(a, b, (((0,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+        return jnp.sin(made.T if turned else made)
+
+    structs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((300, 900), (300, 8))]
+    compiled = jax.jit(product, compiler_options=cpu.NO_YNN).lower(*structs).compile()
+    storing = Storing(fused=True, threads=2)
+    projected = project(canonical(jax.make_jaxpr(product)(*structs)), storing).library_bytes
+    assert projected == scratch_bytes(compiled.as_text(), threads=2) > 0
+    assert (projected > 4 * 900 * 300) == turned
 
 
 def distances(x, y, v):

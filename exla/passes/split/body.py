@@ -22,7 +22,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.errors import RuleError
 from exla.ir.factors import Carried, Chunk, Passed, Placement, replay_unchanged
-from exla.ir.primitives import named
+from exla.ir.primitives import VIEWS, named
 from exla.ir.program import Program, as_struct, aval_bytes, trace_function, value_bytes
 from exla.passes.split.carrying import about, apart, carried_online, combiner_of
 from exla.passes.split.combine import COMBINERS, MANY
@@ -30,11 +30,8 @@ from exla.passes.split.loop import Carry, Combine, Loop, Stack
 from exla.passes.split.online import Repair, Running, moved, scaled, usable
 from exla.passes.split.regions import Cut, Instance, Region, Sliced, carried_of, factors_of
 
-STORED = named("""
-    exla_split scan while cond dot_general conv_general_dilated cholesky triangular_solve lu geqrf householder_product
-    eigh eig svd schur sort top_k fft
-""")
-"""Primitives whose results compilers store, whatever reads them."""
+MADE_WHERE_READ = VIEWS | named("broadcast_in_dim transpose convert_element_type")
+"""Primitives whose results compilers store only where something needs them so."""
 
 SMALL = 16
 """An operand is small that has so many times fewer bytes than what the loop writes."""
@@ -176,22 +173,21 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
         operands=(*maker.placements, *(Passed.START for _ in starts)),
         outputs=tuple(made),
         reverse=level in region.reverse,
-        late=_late(region, [v for v, _ in maker.leaves], made),
+        late=_late(region.program, [v for v, _ in maker.leaves], made),
     )
     return loop, maker.leaves + starts
 
 
-def _late(region: Region, operands: Sequence[Any], outputs: Sequence[Stack | Combine | Carry]) -> int | None:
-    """The operand that is computed last, of real numbers, where no compiler has to keep what it is computed from for
-    longer if it is read before the loop: it is stored whatever reads it, or small beside what the loop writes."""
+def _late(program: Program, operands: Sequence[Any], outputs: Sequence[Stack | Combine | Carry]) -> int | None:
+    """The operand that is computed last, of real numbers. Views of others are left out, but for small ones: compilers
+    make them where they are read, so that what they are made of would be kept for longer."""
     small = max((aval_bytes(a) for output in outputs for a in output.avals), default=0) / SMALL
-    program, producers = region.program, dict[int, int]()
-    stacked = {o.stacked[0] for o in region.outputs if o.stacked is not None}
+    producers: dict[int, int] = {}
     for k, var in enumerate(operands):
         position = program.producers.get(var)
         if position is None or not (var.aval.size and jnp.issubdtype(var.aval.dtype, jnp.floating)):
             continue
-        if var in stacked or program.eqns[position].primitive.name in STORED or value_bytes(var) <= small:
+        if program.eqns[position].primitive.name not in MADE_WHERE_READ or value_bytes(var) <= small:
             producers[k] = position
     return max(producers, key=lambda k: producers[k], default=None)
 
