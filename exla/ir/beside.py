@@ -17,7 +17,7 @@ from exla import _compat
 from exla.ir.blocks import block_of, first_axis, is_wide, parts_of
 from exla.ir.convolutions import calls_library
 from exla.ir.primitives import CUMULATIVE, ELEMENTWISE, FUSIBLE, REDUCERS, VIEWS, WINDOWED
-from exla.ir.products import is_ordered, is_outer, sizes_of
+from exla.ir.products import axes_of, is_ordered, is_outer, sizes_of
 from exla.ir.program import Program, value_bytes, variables
 from exla.ir.split_products import padded_depth
 from exla.ir.storing import Storing, stacked_bytes
@@ -79,8 +79,12 @@ def library_bytes(program: Program, eqn: Any, storing: Storing, *, is_outside: b
     none of them."""
     name, threads = eqn.primitive.name, storing.threads
     if name == "dot_general":
-        packed = 0 if is_outer(eqn) else _packed_bytes(eqn, threads, _is_turned(program, eqn))
-        return min(packed, sum(map(value_bytes, eqn.invars))) if storing.packs_once else packed
+        if is_outer(eqn):
+            return 0
+        is_turned = _is_turned(program, eqn)
+        packed = _packed_bytes(eqn, threads, is_turned)
+        packs_once = storing.packs_once and not _is_left_to_eigen(eqn, int(is_turned))
+        return min(packed, sum(map(value_bytes, eqn.invars))) if packs_once else packed
     if name == "conv_general_dilated":
         is_called = calls_library(eqn, is_outside=is_outside, is_written=storing.blocks)
         return _convolution_bytes(eqn, threads) if is_called else 0
@@ -229,6 +233,12 @@ def _packed_bytes(eqn: Any, threads: int, is_turned: bool) -> int:
         item_bytes=_compat.item_bytes(eqn.invars[0].aval.dtype),
         threads=threads,
     )
+
+
+def _is_left_to_eigen(eqn: Any, left: int) -> bool:
+    """Whether YNNPACK does not multiply, for the left matrix lies in columns; `left`: which operand that is."""
+    _, contracted, free = axes_of(eqn, left)
+    return len(contracted) == len(free) == 1 and contracted[0] < free[0]
 
 
 def _is_turned(program: Program, eqn: Any) -> bool:

@@ -59,6 +59,7 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     for _ in range(most_splits):
         is_last = bool(done)
         steps = [(p, by_bytes) for parent in beam for p, by_bytes in _expand(space, parent, goal) if space.is_steady(p)]
+        steps = [(space.with_less(p, goal), by_bytes) for p, by_bytes in steps]
         apart = [p for p, by_bytes in steps if by_bytes]
         apart += [p for parent in least for p, _ in _expand(space, parent, goal) if space.is_steady(p)]
         grown = [p for p, by_bytes in steps if not by_bytes]

@@ -376,6 +376,16 @@ class Space:
                         break
         return made if made is not candidate else None
 
+    def with_less(self, candidate: Candidate, goal: Goal) -> Candidate:
+        """A candidate beyond a goal arranged as far as that takes less, or as it is.
+
+        What a loop transposes on every trip lies beside what it transposes.
+        """
+        if self.is_met(candidate, goal):
+            return candidate
+        other = self.arranged(candidate, replace(goal, bytes=candidate.peak.bytes - 1))
+        return candidate if other is None else other
+
     def _with_arranged(self, candidate: Candidate, decision: Arrange) -> Candidate:
         decisions = (*candidate.decisions, decision)
         if decisions not in self._cut:

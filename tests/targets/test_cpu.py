@@ -95,6 +95,26 @@ def test_a_product_that_is_only_read_transposed_is_projected_as_xla_multiplies_i
     assert (projected > 4 * 900 * 300) == turned
 
 
+@pytest.mark.parametrize("numbers", [((0,), (0,)), ((1,), (0,)), ((0,), (1,)), ((1,), (1,))], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_ynnpack_is_projected_to_multiply_where_xla_lets_it(numbers, turned):
+    """Where the left matrix lies in rows; what is read transposed alone has the other one to its left."""
+
+    def product(a, b):
+        made = jax.lax.dot_general(jnp.sin(a), jnp.sin(b), (numbers, ((), ())))
+        return jnp.sin(made.T if turned else made)
+
+    shapes = [(200, 400) if axis == (0,) else (400, 200) for axis in numbers]
+    structs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+    compiled = jax.jit(product, compiler_options=cpu.YNN_PRODUCTS).lower(*structs).compile()
+    storing = Storing(fused=True, threads=2, packs_once=True)
+    is_ynn = "__ynn_fusion" in compiled.as_text()
+    assert is_ynn == (numbers[turned] == (1,))
+    projected = project(canonical(jax.make_jaxpr(product)(*structs)), storing).library_bytes
+    assert projected == scratch_bytes(compiled.as_text(), threads=2)
+    assert (projected == 2 * 4 * 400 * 200) == is_ynn
+
+
 def distances(x, y, v):
     return jnp.sqrt(jnp.sum((x[:, None] - y[None]) ** 2, -1)) @ v
 

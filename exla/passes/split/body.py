@@ -8,7 +8,7 @@ state; everything else that leaves the loop is put together by the loop itself (
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -179,17 +179,41 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
 
 
 def _late(program: Program, operands: Sequence[Any], outputs: Sequence[Stack | Combine | Carry]) -> int | None:
-    """The operand that is computed last, of real numbers. Views of others are left out, but for small ones: compilers
-    make them where they are read, so that what they are made of would be kept for longer."""
+    """The operand that is computed last, of real numbers. What compilers make where it is read is left out, but for
+    what is small: what it is made of would be kept for longer."""
     small = max((aval_bytes(a) for output in outputs for a in output.avals), default=0) / SMALL
     producers: dict[int, int] = {}
     for k, var in enumerate(operands):
-        position = program.producers.get(var)
-        if position is None or not (var.aval.size and jnp.issubdtype(var.aval.dtype, jnp.floating)):
+        if isinstance(var, Saved) or not (var.aval.size and jnp.issubdtype(var.aval.dtype, jnp.floating)):
             continue
-        if program.eqns[position].primitive.name not in MADE_WHERE_READ or value_bytes(var) <= small:
+        if var in _numbers(program):
+            continue
+        computed = _behind(program, var, MADE_WHERE_READ)
+        position = program.producers.get(computed)
+        if position is not None and (computed is var or value_bytes(var) <= small):
             producers[k] = position
     return max(producers, key=lambda k: producers[k], default=None)
+
+
+def _behind(program: Program, var: Any, through: Set[str]) -> Any:
+    """The variable that another one is made from by some primitives of one operand alone."""
+    while var in program.producers:
+        eqn = program.eqns[program.producers[var]]
+        if eqn.primitive.name not in through or isinstance(eqn.invars[0], Literal):
+            break
+        var = eqn.invars[0]
+    return var
+
+
+def _numbers(program: Program) -> Set[Any]:
+    """Variables that depend on no input, which compilers know."""
+    if "numbers" not in program.known:
+        known: set[Any] = set()
+        for i, eqn in enumerate(program.eqns):
+            if not eqn.effects and known.issuperset(program.operands[i]):
+                known.update(eqn.outvars)
+        program.known["numbers"] = known
+    return program.known["numbers"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -196,14 +196,17 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
         return _put(loop, carry, evaluate(body, [offset, *states, *slices]), offset, trip, first)
 
     def step(i: Any, carry: list[Any]) -> list[Any]:
-        first = False if loop.reverse and loop.tail is not None else lax.eq(i, 0)
+        first = False if tail_first else lax.eq(i, 0)
         return one(loop.body, carry, loop.trips - 1 - i if loop.reverse else i, loop.chunk, first)
 
+    # What only stacks takes the remainder first: written last, XLA would write it once for every reader of the stack.
+    only_stacks = all(isinstance(output, Stack) for output in loop.outputs)
+    tail_first = loop.tail is not None and (loop.reverse or only_stacks)
     carry = _start(loop, operands)
-    if loop.tail is not None and loop.reverse:
+    if loop.tail is not None and tail_first:
         carry = one(loop.tail, carry, jnp.int32(loop.trips), loop.remainder, True)
     carry = lax.fori_loop(0, loop.trips, step, carry)
-    if loop.tail is not None and not loop.reverse:
+    if loop.tail is not None and not tail_first:
         carry = one(loop.tail, carry, jnp.int32(loop.trips), loop.remainder, False)
     results: list[Any] = []
     for output, state in zip(loop.outputs, _by_output(loop, carry), strict=True):
