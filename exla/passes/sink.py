@@ -6,6 +6,9 @@ By itself that saves nothing. But inside the body the value can be split with wh
 whole: the matrix of a Sinkhorn iteration or of a conjugate-gradient solve is recomputed chunk by chunk. It is chosen
 where nothing cheaper obeys the limit, since each turn pays for it again.
 
+Where a loop reads no more than a row of it, found as it runs, that row alone is computed, and so is what is read in one
+place outside of loops (`exla.passes.split.part`): greedy choices need no matrix of distances.
+
 Of two `shard_map`s, forward and backward, the second reads what the first hands on. It can compute that again, all but
 what the devices exchange for it, and then cut it with what reads it (`exla.ir.shards`). So can the second of two
 conditionals on one number (`exla.ir.branches`).
@@ -28,6 +31,8 @@ from exla.ir.program import Program, as_it_is, as_struct, evaluate, live_equatio
 from exla.ir.shards import compute_again, hands_on_to, is_computed
 from exla.passes.decisions import Sink
 from exla.passes.paths import at_site
+from exla.passes.rewritten import rewritten
+from exla.passes.split.part import Part
 
 
 def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
@@ -44,6 +49,9 @@ def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
         program = item.program
         if item.bytes <= small_bytes or item.var not in program.producers:
             continue
+        for position in _parts_read(program, item.var, small_bytes):
+            if _part(program, position, small_bytes) is not None:
+                yield Sink(path=item.path, site=program.site(position), operand=0, small_bytes=small_bytes)
         for position, k in program.consumers.get(item.var, ()):
             made_at = program.producers[item.var]
             again = made_at in hands_on_to(program, position) and is_computed(program, item.var)
@@ -71,6 +79,11 @@ def apply_sink(program: Program, decision: Sink) -> Program:
 
 def _sink(program: Program, position: int, decision: Sink) -> Program:
     eqn = program.eqns[position]
+    if eqn.primitive.name == "dynamic_slice":
+        part = _part(program, position, decision.small_bytes)
+        if part is None:
+            raise ReplayMiss(f"{decision}: the part that it reads cannot be computed alone")
+        return rewritten(program, position, part.reads, part.compute)
     made = _maker(program, eqn, decision.operand)
     if made is not None and made in branches_before(program, position):
         return check(branch_again(program, made, position))
@@ -121,6 +134,28 @@ def _maker(program: Program, eqn: Any, operand: int) -> int | None:
     """Position of what makes an operand; None where nothing does, or where there is none so far behind."""
     var = eqn.invars[operand] if 0 <= operand < len(eqn.invars) else None
     return None if var is None or isinstance(var, Literal) else program.producers.get(var)
+
+
+def _parts_read(program: Program, var: Any, small_bytes: int) -> Iterator[int]:
+    """The equations that read a small part of a value, or of a view of it: from where, is known when they run."""
+    for position, k in program.consumers.get(var, ()):
+        (result, *_), name = program.eqns[position].outvars, program.eqns[position].primitive.name
+        if name == "reshape":
+            yield from _parts_read(program, result, small_bytes)
+        elif name == "dynamic_slice" and k == 0 and value_bytes(result) <= small_bytes:
+            yield position
+
+
+def _part(program: Program, position: int, small_bytes: int) -> Part | None:
+    """How a `dynamic_slice` can compute what it reads; None where it cannot."""
+    var = program.eqns[position].invars[0]
+    while var in program.producers and program.eqns[program.producers[var]].primitive.name == "reshape":
+        var = program.eqns[program.producers[var]].invars[0]
+    chain = [] if isinstance(var, Literal) else _chain(program, var, small_bytes)
+    if not chain or program.eqns[chain[-1]].outvars != [var]:
+        return None
+    part = Part(program, position, chain, small_bytes)
+    return part if part.region is not None else None
 
 
 def _chain(program: Program, var: Any, small_bytes: int) -> list[int]:

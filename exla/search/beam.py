@@ -53,8 +53,9 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
       Candidates, best first: those within the goal by predicted time, else the smallest peaks that were found. Empty
       where nothing can be split.
     """
-    beam, failed = [start, *space.moved(start, goal)], []
-    done: list[Candidate] = []
+    moved = list(space.moved(start, goal))
+    beam, failed = [start, *moved], []
+    done = [c for c in moved if space.is_met(c, goal) and space.is_steady(c)]
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for _ in range(most_splits):
         is_last = bool(done)

@@ -9,10 +9,11 @@ import itertools
 from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
-from exla.ir.memory import Held
+from exla.ir.memory import Held, Path
 from exla.ir.program import Program, value_bytes
 from exla.passes.collect import enumerate_collections
 from exla.passes.decisions import Change, Growth, Share
+from exla.passes.paths import bodies_to_rewrite
 from exla.passes.rematerialize import enumerate_rematerializations
 from exla.passes.replay import replay
 from exla.passes.share import apply_share, enumerate_shares
@@ -85,12 +86,14 @@ def _moves(space: Space, program: Program, room: int, of_turns: bool) -> Iterato
     yield from enumerate_sinks(held, small)
 
 
-def _too_big(program: Program, room: int) -> Iterator[Held]:
+def _too_big(program: Program, room: int, path: Path = ()) -> Iterator[Held]:
     """The values for which there is no room, be the peak where another one is."""
     for i, eqn in enumerate(program.eqns):
         for var in eqn.outvars:
             if value_bytes(var) > room:
-                yield Held(program=program, path=(), var=var, bytes=value_bytes(var), at=i)
+                yield Held(program=program, path=path, var=var, bytes=value_bytes(var), at=i)
+    for body, inner in bodies_to_rewrite(program, path):
+        yield from _too_big(body, room, inner)
 
 
 def _shared(space: Space, start: Candidate, goal: Goal) -> Candidate | None:

@@ -187,13 +187,8 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
 
     def one(body: Program, carry: list[Any], trip: Any, size: int, first: Any) -> list[Any]:
         offset = lax.mul(lax.convert_element_type(trip, jnp.int32), jnp.int32(loop.chunk))
-        states = _states(loop, carry)
-        slices = [
-            _slice(x, p, offset, size, trip)
-            for x, p in zip(operands, loop.operands, strict=True)
-            if p is not Passed.START
-        ]
-        return _put(loop, carry, evaluate(body, [offset, *states, *slices]), offset, trip, first)
+        given = [offset, *_states(loop, carry), *slices(operands, loop.operands, offset, size, trip)]
+        return _put(loop, carry, evaluate(body, given), offset, trip, first)
 
     def step(i: Any, carry: list[Any]) -> list[Any]:
         first = False if tail_first else lax.eq(i, 0)
@@ -218,6 +213,14 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
         else:
             results += state
     return results
+
+
+def slices(
+    operands: Sequence[Any], placements: Sequence[Placement | Passed | None], offset: Any, size: int, trip: Any = None
+) -> list[Any]:
+    """What a body takes of whole operands, for a chunk of a size from an offset."""
+    pairs = zip(operands, placements, strict=True)
+    return [_slice(x, p, offset, size, trip) for x, p in pairs if p is not Passed.START]
 
 
 def _by_output(loop: Loop, carry: Sequence[Any]) -> list[list[Any]]:
