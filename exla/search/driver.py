@@ -204,7 +204,7 @@ def _ask(attempt: Attempt, space: Space, name: str, asked: list[Candidate]) -> C
             session.tell(replace(outcome, can_be_weighed=can_be_weighed))
             candidate, choice, settled = _weighed(attempt, session, candidate, choice, asked)
         elif STRATEGIES.get(name).improves:
-            candidate, choice = _improved(attempt, session, candidate, choice)
+            candidate, choice = _improved(attempt, session, candidate, choice, space.machine.sure_gain)
         weights = attempt.target.name if is_learned else ""
         return _with_prediction(choice, space, candidate, weights, settled)
     return None
@@ -231,10 +231,17 @@ def _weighed(
     return candidate, choice, settled
 
 
-def _improved(attempt: Attempt, session: Session, candidate: Candidate, choice: Choice) -> tuple[Candidate, Choice]:
-    """What obeys too and is predicted to be faster than what obeys, as long as the strategy asks for such."""
+def _improved(
+    attempt: Attempt, session: Session, candidate: Candidate, choice: Choice, sure_gain: float
+) -> tuple[Candidate, Choice]:
+    """What obeys too and is predicted to be faster than what obeys, as long as the strategy asks for such.
+
+    What computes as the program does by itself, under other compile options alone, is left for a sure gain only.
+    """
     session.tell(attempt.outcome())
-    while (faster := session.ask()) is not None and faster.seconds < candidate.seconds:
+    while (faster := session.ask()) is not None:
+        if faster.seconds >= candidate.seconds / (1 if candidate.decisions else sure_gain):
+            break
         is_wrong = attempt.wrong.has(faster.decisions)
         other = None if is_wrong else attempt.candidate(faster)
         if other is not None:

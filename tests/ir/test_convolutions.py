@@ -126,8 +126,10 @@ def test_groups_of_the_batch_are_written_as_groups_of_features(numbers, outputs,
 
 def test_several_outputs_of_large_windows_are_left_to_the_library():
     fn = convolution(("NCHW", "OIHW", "NCHW"))
-    for outputs, wanted in ((2, False), (3, True)):
-        structs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((2, 1, 64, 64), (outputs, 1, 20, 20))]
+    cases = [(1, 2, 20, False), (1, 3, 20, True), (1, 4, 9, False), (1, 8, 9, True), (2, 4, 9, True), (1, 8, 5, False)]
+    for inputs, outputs, window, wanted in cases:
+        shapes = ((2, inputs, 64, 64), (outputs, inputs, window, window))
+        structs = [jax.ShapeDtypeStruct(s, np.float32) for s in shapes]
         program = canonical(jax.make_jaxpr(fn)(*structs), "cpu")
         run = emit(program, EXPANSIONS, in_blocks=True)
         (numbers,) = convolutions(jax.make_jaxpr(run)(*structs).jaxpr)
