@@ -31,8 +31,8 @@ FEWEST_FEATURES, FEWEST_IN_GROUPS = 16, 17
 """Inputs times outputs, of each group where there are several, from which on the library may be faster than loops."""
 
 SEVERAL, MANY, LARGE = 3, 350, 200
-"""Inputs times outputs from which on the library may be faster all the same: where with the numbers in a window they make
-many products (1 x 8 of 9 x 9: 0.5 of the loops' time; 1 x 4: 1.3). In groups it is outputs, with so large a window."""
+"""Inputs times outputs from which on the library may be faster all the same, where with the numbers in a window they
+make many products (1 x 8 of 9 x 9: 0.5 of the loops' time; 1 x 4: 1.3). In groups: outputs, with so large a window."""
 
 
 def calls_library(eqn: Any, *, is_outside: bool, is_written: bool) -> bool:
