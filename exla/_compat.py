@@ -1102,6 +1102,14 @@ def without_dead_results(jaxpr: Any) -> Any:
     return made.replace(debug_info=jaxpr.debug_info)
 
 
+def for_results(eqn: Any, wanted: Sequence[bool]) -> Any:
+    """Control flow that computes some of its results alone, of the operands that they need; else the same equation."""
+    rule = partial_eval.dce_rules.get(eqn.primitive)
+    if rule is None or all(wanted) or not bodies(eqn):
+        return eqn
+    return rule(list(wanted), eqn)[1] or eqn
+
+
 def with_equations(jaxpr: Any, *, invars: Sequence[Any], eqns: Sequence[Any], outvars: Sequence[Any]) -> Any:
     """A jaxpr with other equations, inputs and outputs; its effects stay."""
     same = len(invars) == len(jaxpr.invars)

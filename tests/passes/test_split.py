@@ -355,6 +355,39 @@ def test_what_a_loop_reads_along_another_axis_is_sliced_along_its_own_too(x64):
     assert_same(*split_and_plain(split, fn, (low, x)))
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_batch_has_in_common_is_computed_outside_and_its_states_in_one_loop(x64, again):
+    """Filters of many series share their covariances, which the scan of the smoother reads: not the series' states."""
+
+    def smooth(y, a):
+        def forward(carry, y_t):
+            mean, p = carry
+            p = a * p * a + 0.1
+            gain = p / (p + 1)
+            mean = a * mean
+            mean = mean + gain * (y_t - mean)
+            return (mean, p * (1 - gain)), (mean, p)
+
+        def backward(later, both):
+            mean, p = both
+            gain = p / (p + 0.3)
+            later = mean + gain * (later - mean)
+            return later, later
+
+        (last, _), stacked = jax.lax.scan(forward, (jnp.zeros(3), jnp.ones(3)), y[:, None] * jnp.ones(3))
+        return jax.lax.scan(backward, last, stacked, reverse=True)[1]
+
+    fn = jax.vmap(smooth, in_axes=(0, None))
+    args = (np.linspace(-1, 1, 50 * 20).reshape(50, 20), np.array([0.9, 0.5, 0.1]))
+    program = program_of(fn, args)
+    states = next(v for e in program.eqns for v in e.outvars if v.aval.shape == (20, 50, 3))
+    split = split_program(grow(program, states, 1, Growth(small_bytes=2000, again=again)), 7)
+    outside = [v.aval.shape for e in split.eqns for v in e.outvars if e.primitive.name == "scan"]
+    assert [names.count("scan") for names in primitives_of_loops(split)] == [2]
+    assert outside and all(50 not in shape for shape in outside)
+    assert_same(*split_and_plain(split, fn, args))
+
+
 def test_what_has_no_rule_is_a_barrier_that_is_named():
     def fn(x):
         k = jnp.exp(x[:, None] - x[None])

@@ -59,7 +59,7 @@ def _spliced(region: Region, loops: Loops, order: list[Node]) -> Program:
             eqn = _loop_equation(region, k, loops[k][0], invars)
             made = loop_results(region, k)
         else:
-            eqn = program.eqns[k]
+            eqn = region.outside(k)
             invars = [read(v) for v in eqn.invars]
             made = [(v, v not in names) for v in eqn.outvars]
         outvars = []
@@ -93,7 +93,7 @@ def _traced(region: Region, loops: Loops, order: list[Node]) -> Program:
                 for repair, (var,) in repairs_at(region, k):
                     env[var] = finished(repair, env[Unfinished(var)], {v: read(v) for v in late_variables(repair)})
             else:
-                eqn = program.eqns[k]
+                eqn = region.outside(k)
                 results = _compat.bind(eqn, *(read(v) for v in eqn.invars))
                 env.update((v, r) for v, r in zip(eqn.outvars, results, strict=True) if v not in env)
         return [read(v) for v in program.outvars]
@@ -119,7 +119,7 @@ def _order(region: Region, leaves: dict[int, list[Leaf]]) -> list[Node]:
     reads: dict[Node, list[Any]] = {}
     makes: dict[Any, Node] = {}
     for position in region.whole:
-        reads["whole", position] = [v for v in program.eqns[position].invars if not isinstance(v, Literal)]
+        reads["whole", position] = [v for v in region.outside(position).invars if not isinstance(v, Literal)]
     for level, found in leaves.items():
         reads["loop", level] = [v for v, _ in found if not isinstance(v, Literal)]
         makes.update((v, ("loop", level)) for v, wanted in loop_results(region, level) if wanted)
@@ -129,7 +129,7 @@ def _order(region: Region, leaves: dict[int, list[Leaf]]) -> list[Node]:
             reads["repair", position] = [Unfinished(var), *late_variables(repair)]
             makes[var] = ("repair", position)
     for position in region.whole:
-        for v in program.eqns[position].outvars:
+        for v in region.outside(position).outvars:
             makes.setdefault(v, ("whole", position))
     needs = {node: {makes[v] for v in values if v in makes} - {node} for node, values in reads.items()}
     users: dict[Node, list[Node]] = {}

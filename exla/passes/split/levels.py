@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from exla._compat import Literal, is_drop
+from exla._compat import Literal, for_results, is_drop
 from exla.ir.program import Program, value_bytes
 from exla.passes.decisions import Growth
 from exla.passes.split.combine import COMBINERS
@@ -100,7 +100,7 @@ def _closed(
     blocked: Mapping[Any, str],
 ) -> Region | None:
     """`close`, once it is known what is stacked."""
-    outputs, whole, demanded = _demand(program, size, instances, makers, provided)
+    outputs, whole, fewer, demanded = _demand(program, size, instances, makers, provided)
     if not outputs:
         return None
     makers = {s: i for s, i in makers.items() if i in demanded}
@@ -120,6 +120,7 @@ def _closed(
         available=placed.available,
         repairs=repairs,
         whole=frozenset(whole),
+        fewer=fewer,
         blocked=dict(blocked),
         least_chunk=_least_chunk(program, demanded, size),
     )
@@ -184,12 +185,17 @@ def _demand(
     instances: Set[Instance],
     makers: Mapping[Sliced, Instance],
     provided: Mapping[Any, Provided],
-) -> tuple[set[Provided], set[int], set[Instance]]:
-    """Walk backwards from the outputs: which values are needed whole, and which instances compute something."""
+) -> tuple[set[Provided], set[int], dict[int, Any], set[Instance]]:
+    """Walk backwards from the outputs: which values are needed whole, and which instances compute something.
+
+    Where a loop computes some results of control flow, as the states of a batch, and others do not depend on what is
+    cut, as what the batch has in common, these alone are computed outside, of what they need.
+    """
     needed_whole = {v for v in program.outvars if not isinstance(v, Literal)}
     demanded: set[Instance] = set()
     outputs: set[Provided] = set()
     whole: set[int] = set()
+    fewer: dict[int, Any] = {}
     at_position: dict[int, list[Instance]] = {}
     for instance in instances:
         at_position.setdefault(instance[0], []).append(instance)
@@ -199,8 +205,12 @@ def _demand(
             if var in needed_whole and var in provided:
                 outputs.add(provided[var])
                 demanded.add(provided[var][0])
-        if eqn.effects or any(v in needed_whole and v not in provided for v in eqn.outvars):
+        wanted = tuple(v in needed_whole and v not in provided for v in eqn.outvars)
+        if eqn.effects or any(wanted):
             whole.add(i)
+            if i in at_position and not eqn.effects:
+                eqn = _for_results(program, i, wanted)
+                fewer.update({i: eqn} if eqn is not program.eqns[i] else {})
             needed_whole.update(v for v in eqn.invars if not isinstance(v, Literal))
         for instance in sorted(at_position.get(i, ())):
             if instance not in demanded:
@@ -212,7 +222,15 @@ def _demand(
                     demanded.add(makers[var, cut])
                 else:
                     needed_whole.add(var)
-    return outputs, whole, demanded
+    return outputs, whole, fewer, demanded
+
+
+def _for_results(program: Program, position: int, wanted: tuple[bool, ...]) -> Any:
+    """An equation that computes some of its results, as far as it can leave others out."""
+    key = ("for results", position, wanted)
+    if key not in program.known:
+        program.known[key] = for_results(program.eqns[position], wanted)
+    return program.known[key]
 
 
 @dataclass(kw_only=True)

@@ -69,7 +69,7 @@ class Part:
 
     def _is_one_chunk(self, region: Region, axis: int) -> bool:
         """Whether one chunk of a region is all that is needed, beside little that is computed whole."""
-        whole = sum(value_bytes(v) for i in region.whole for v in self.made.eqns[i].outvars)
+        whole = sum(value_bytes(v) for i in region.whole for v in region.outside(i).outvars)
         is_alone = [o.stacked for o in region.outputs] == [(self.var, (axis, ()))] and not region.saves_states
         fits = region.size == self.var.aval.shape[axis] and region.least_chunk <= self.taken[axis]
         return is_alone and fits and whole <= value_bytes(self.var) // MOST_WHOLE
@@ -89,7 +89,7 @@ class Part:
             starts = [s.astype(np.int32) for s in jnp.unravel_index(starts[0], shape)]
         values = {v: get(v) for v in self.leaves}
         for i in sorted(self.region.whole):
-            eqn = self.made.eqns[i]
+            eqn = self.region.outside(i)
             given = [v.val if isinstance(v, Literal) else values[v] for v in eqn.invars]
             values.update(zip(eqn.outvars, as_it_is(eqn, given), strict=True))
         maker = LoopMaker(region=self.region, level=0, chunks=2)

@@ -37,7 +37,7 @@ from typing import Any
 
 from exla._compat import Literal
 from exla.ir.factors import Carried, Factors, Placement
-from exla.ir.program import Program
+from exla.ir.program import Program, variables
 from exla.passes.rounding import is_rounded, moved_of
 
 Window = tuple[int, ...]
@@ -77,6 +77,7 @@ class Region:
       available: variable -> the first level at which it is there whole.
       repairs: the sums that go on with what the loop has so far of the values they depend on.
       whole: positions of the equations that stay outside and are needed.
+      fewer: position -> what control flow outside is if the loops compute its other results.
       blocked: variable -> why it could not be cut further.
       least_chunk: smallest chunk that every combiner takes.
     """
@@ -90,12 +91,17 @@ class Region:
     available: Mapping[Any, int]
     repairs: Mapping[Instance, Any]
     whole: frozenset[int]
+    fewer: Mapping[int, Any]
     blocked: dict[Any, str]
     least_chunk: int
 
     def operands(self, instance: Instance) -> list[tuple[Any, Cut | None]]:
         """(variable, how it is cut or None) of each operand of an instance."""
         return operands_of(self.program, instance, self.size)
+
+    def outside(self, position: int) -> Any:
+        """An equation as it runs outside."""
+        return self.fewer.get(position, self.program.eqns[position])
 
     def body(self, level: int) -> list[Instance]:
         """The instances that one loop computes, in program order."""
@@ -121,7 +127,7 @@ class Region:
         if self.reverse:
             return frozenset()
         end = max(i for i, _, _ in self._bodies[level])
-        later = {v for i in self.whole if i > end for v in self.program.operands[i]}
+        later = {v for i in self.whole if i > end for v in variables(self.outside(i).invars)}
         later.update(v for v in self.program.outvars if not isinstance(v, Literal))
         read = [o for k, body in self._bodies.items() if k >= level for i in body for o in self.operands(i)]
         whole = {v for v, cut in read if not isinstance(v, Literal) and (cut is None or (v, cut) not in self.makers)}
@@ -147,7 +153,7 @@ class Region:
     @cached_property
     def _stored(self) -> frozenset[Any]:
         """Values that are computed whole, by a loop or outside."""
-        return self._stacked.union(v for i in self.whole for v in self.program.eqns[i].outvars)
+        return self._stacked.union(v for i in self.whole for v in self.outside(i).outvars)
 
     @cached_property
     def _kept(self) -> frozenset[Any]:

@@ -148,8 +148,8 @@ def map_region(mapped: Mapped, spread: Spread) -> Program:
     needed = {v for v, _ in mapped.leaves}
     before: list[int] = []
     for position in reversed(outside):
-        if not needed.isdisjoint(program.eqns[position].outvars):
-            needed.update(variables(program.eqns[position].invars))
+        if not needed.isdisjoint(mapped.region.outside(position).outvars):
+            needed.update(variables(mapped.region.outside(position).invars))
             before.insert(0, position)
 
     def run(*inputs: Any) -> list[Any]:
@@ -157,7 +157,7 @@ def map_region(mapped: Mapped, spread: Spread) -> Program:
 
         def evaluate(positions: Sequence[int]) -> None:
             for position in positions:
-                eqn = program.eqns[position]
+                eqn = mapped.region.outside(position)
                 results = _compat.bind(eqn, *(v.val if isinstance(v, Literal) else env[v] for v in eqn.invars))
                 env.update((v, r) for v, r in zip(eqn.outvars, results, strict=True) if v not in made)
 
@@ -174,7 +174,7 @@ def _outside(mapped: Mapped) -> tuple[list[int], set[Any]]:
     program = mapped.region.program
     wanted, found = {v for v, _ in mapped.leaves} | set(variables(program.outvars)), list[int]()
     for position in sorted(mapped.region.whole, reverse=True):
-        eqn = program.eqns[position]
+        eqn = mapped.region.outside(position)
         if eqn.effects or any(v in wanted and v not in mapped.made for v in eqn.outvars):
             wanted.update(variables(eqn.invars))
             found.append(position)
