@@ -230,6 +230,8 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if name in REDUCERS:
         return max(read / _reduction_rate(program, eqn, machine), _spilled_s(made, machine))
     if name in ("top_k", "approx_top_k"):
+        if machine.select_row_s and eqn.invars[0].aval.dtype != np.float32:
+            return read / machine.compares  # XLA:CPU selects from float32 alone, and sorts anything else
         rows = read / max(eqn.invars[0].aval.shape[-1], 1)
         return read / machine.selects + rows * machine.select_row_s
     if name == "sort":

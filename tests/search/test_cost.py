@@ -37,6 +37,21 @@ def predicted(fn, *shapes, machine=None):
     return predict_s(canonical(jax.make_jaxpr(fn)(*arguments), "cpu"), machine or Machine())
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int32])
+def test_cpus_select_from_float32_alone_and_sort_the_rest(dtype):
+    def top(x):
+        return jax.lax.top_k(x, 5)
+
+    def ordered(x):
+        return jnp.sort(x, axis=1)
+
+    shape = (500, 2000)
+    assert predicted(top, (shape, jnp.float32)) < predicted(ordered, (shape, jnp.float32)) / 5
+    assert predicted(top, (shape, dtype)) >= predicted(ordered, (shape, dtype)) / 2
+    gpu = Machine(select_row_s=0.0)
+    assert predicted(top, (shape, dtype), machine=gpu) == predicted(top, (shape, jnp.float32), machine=gpu)
+
+
 def test_a_gather_costs_what_it_takes_and_not_its_table():
     small, large = (
         predicted(lambda t, i: t[i], ((rows, 64), jnp.float32), ((1000,), jnp.int32)) for rows in (100, 1_000_000)

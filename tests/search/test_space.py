@@ -163,6 +163,7 @@ def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(second
         moved = staticmethod(lambda start, goal: ())
         is_steady = staticmethod(lambda candidate: True)
         is_met = staticmethod(lambda candidate, goal: candidate.peak.bytes == 0)
+        with_less = staticmethod(lambda candidate, goal: candidate)
         both = staticmethod(lambda candidate, goal: (candidate,))
 
     def expand(space, parent, goal):
