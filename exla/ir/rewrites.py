@@ -102,6 +102,7 @@ class ReplaceRule:
       exact: whether every bit stays the same; others are off under numerics="exact".
       reassociates: whether it multiplies and adds in another order, so that infinities meet elsewhere: it promises
         nothing about arguments that are not finite.
+      eases: whether what it leaves can be cut where what it replaces cannot: it pays where it costs little.
       opt_in: whether the rule is used only where it is asked for by name.
       tolerance: how far results may be from those of the pattern, relative to the largest of them, in units of the
         dtype's precision (eps).
@@ -121,6 +122,7 @@ class ReplaceRule:
     guard: Callable[[Match], str | Admitted] = lambda match: Admitted()
     exact: bool = False
     reassociates: bool = False
+    eases: bool = False
     opt_in: bool = False
     tolerance: float = 64.0
     examples: tuple[Example, ...] = ()

@@ -274,6 +274,12 @@ def _places(
     if first.primitive.name == "iota":
         both = [terms[0].indices[eqn.params["dimension"]] for eqn, (_, terms) in ((first, ours), (second, theirs))]
         return [((both[0],), (both[1],))]
+    if first.primitive.name == "concatenate":  # a part of one index has none
+        along = [
+            [t.indices[eqn.params["dimension"]] for t in (*of[0], *of[1])]
+            for eqn, of in ((first, ours), (second, theirs))
+        ]
+        return [((i,), () if k is None else (k,)) for i, k in zip(*along, strict=True)]
     sides: list[tuple[list[int], list[int]]] = []
     for operands, results in (ours, theirs):
         below = [i for t in operands for i in t.indices if i is not None]

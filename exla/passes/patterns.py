@@ -19,7 +19,7 @@ from exla._compat import Literal
 from exla.ir.program import Program, canonical
 from exla.ir.rewrites import ReplaceRule
 
-PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
+PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139)
 """Sizes of pattern axes: an integer in the pattern that is one of them stands for the size of that axis."""
 BATCH = "batch"
 """The axis of a vmapped spelling that its arguments have in common."""

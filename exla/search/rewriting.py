@@ -121,8 +121,8 @@ def _next(
         else:
             before = before or _worth(program, machine)
             after = _worth(changed, machine)
-            is_exact = REPLACE_RULES.get(decision.rule).exact
-            if _pays(before, after, changed_s(program, changed, machine), is_exact):
+            rule = REPLACE_RULES.get(decision.rule)
+            if _pays(before, after, changed_s(program, changed, machine), rule):
                 return decision, changed
             reason = (
                 "the rewrite would not pay: with it, before any split, the program is projected to take "
@@ -161,7 +161,7 @@ def _in_words(worth: tuple[int, float]) -> str:
 
 
 def _pays(
-    before: tuple[int, float], after: tuple[int, float], changed: tuple[float, float], is_exact: bool = False
+    before: tuple[int, float], after: tuple[int, float], changed: tuple[float, float], rule: ReplaceRule | None = None
 ) -> bool:
     """Whether the change is worth it.
 
@@ -169,9 +169,12 @@ def _pays(
       before: projected bytes and predicted seconds without it.
       after: the same with it.
       changed: predicted seconds of the equations that it replaces, and of those that it puts in their place.
-      is_exact: whether it keeps every bit, so that it pays as soon as it saves anything.
+      rule: what makes it, if a rule does: what keeps every bit pays as soon as it saves anything, and what leaves
+        something that is easier to cut may take more till it is cut.
     """
-    if is_exact and after[0] <= before[0] and after[1] < before[1]:
+    if rule is not None and rule.exact and after[0] <= before[0] and after[1] < before[1]:
+        return True
+    if rule is not None and rule.eases and after[0] <= 2 * before[0] and after[1] <= 1.1 * before[1]:
         return True
     if after[0] < 0.9 * before[0]:
         return after[1] <= 1.2 * before[1]

@@ -171,6 +171,27 @@ def test_selections_of_neighbours_are_rewritten_and_split(select, rule):
     np.testing.assert_allclose(got, jax.jit(lambda x, y: select(squared(x, y)))(x, y), rtol=1e-6)
 
 
+def test_a_kernel_of_gradients_is_a_sum_over_the_parameters():
+    """Of all examples' gradients side by side; the last part is one bias, an axis of one index."""
+
+    def output(parameters, x):
+        (w, b), (v, c) = parameters
+        return (jnp.tanh(x @ w + b) @ v + c)[0]
+
+    def kernel(parameters, x):
+        found = jax.vmap(jax.grad(output), (None, 0))(parameters, x)
+        side_by_side = jnp.concatenate([g.reshape(len(x), -1) for g in jax.tree.leaves(found)], axis=1)
+        return side_by_side @ side_by_side.T
+
+    x = points(300, 24)
+    parameters = ((points(24, 160), points(1, 160, seed=1)[0]), (points(160, 1, seed=2), points(1, 1, seed=3)[0]))
+    (got,), plan = obeying(kernel, parameters, x, limit="4MB")  # they take 5
+    assert rules_used(plan) == ["product_of_4_concatenated"]
+    with jax.enable_x64(True):
+        expected = kernel(jax.tree.map(lambda a: a.astype(np.float64), parameters), x.astype(np.float64))
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("sizes", [(0, 30), (30, 0)])
 def test_no_points_at_all_are_left_alone(sizes):
     x, y = points(sizes[0]), points(sizes[1], seed=1)
