@@ -1102,12 +1102,15 @@ def without_dead_results(jaxpr: Any) -> Any:
     return made.replace(debug_info=jaxpr.debug_info)
 
 
-def for_results(eqn: Any, wanted: Sequence[bool]) -> Any:
-    """Control flow that computes some of its results alone, of the operands that they need; else the same equation."""
-    rule = partial_eval.dce_rules.get(eqn.primitive)
-    if rule is None or all(wanted) or not bodies(eqn):
+def for_results(jaxpr: Any, eqn: Any, wanted: Sequence[bool]) -> Any:
+    """Control flow of a jaxpr that computes some of its results alone, of what they need; else the same equation."""
+    if all(wanted) or not any(wanted) or not bodies(eqn):
         return eqn
-    return rule(list(wanted), eqn)[1] or eqn
+    invars = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
+    outvars = [v for v, is_wanted in zip(eqn.outvars, wanted, strict=True) if is_wanted]
+    alone = jaxpr.replace(invars=invars, constvars=[], outvars=outvars, eqns=[eqn], effects=set(eqn.effects))
+    made = without_dead_results(alone.replace(debug_info=_nameless(alone, len(invars))))
+    return made.eqns[-1] if len(made.eqns) == 1 else eqn
 
 
 def with_equations(jaxpr: Any, *, invars: Sequence[Any], eqns: Sequence[Any], outvars: Sequence[Any]) -> Any:

@@ -229,7 +229,7 @@ def _for_results(program: Program, position: int, wanted: tuple[bool, ...]) -> A
     """An equation that computes some of its results, as far as it can leave others out."""
     key = ("for results", position, wanted)
     if key not in program.known:
-        program.known[key] = for_results(program.eqns[position], wanted)
+        program.known[key] = for_results(program.jaxpr, program.eqns[position], wanted)
     return program.known[key]
 
 
