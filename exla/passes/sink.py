@@ -139,10 +139,10 @@ def _maker(program: Program, eqn: Any, operand: int) -> int | None:
 def _parts_read(program: Program, var: Any, small_bytes: int) -> Iterator[int]:
     """The equations that read a small part of a value, or of a view of it: from where, is known when they run."""
     for position, k in program.consumers.get(var, ()):
-        (result, *_), name = program.eqns[position].outvars, program.eqns[position].primitive.name
-        if name == "reshape":
-            yield from _parts_read(program, result, small_bytes)
-        elif name == "dynamic_slice" and k == 0 and value_bytes(result) <= small_bytes:
+        eqn = program.eqns[position]
+        if eqn.primitive.name == "reshape":
+            yield from _parts_read(program, eqn.outvars[0], small_bytes)
+        elif eqn.primitive.name == "dynamic_slice" and k == 0 and value_bytes(eqn.outvars[0]) <= small_bytes:
             yield position
 
 
