@@ -394,3 +394,18 @@ def tokens(names: Sequence[str | None]) -> str:
 def axis_names(rank: int, prefix: str = "a") -> list[str]:
     """Names for the axes of a value of this rank: a0, a1, …"""
     return [f"{prefix}{k}" for k in range(rank)]
+
+
+def inside(start: Any, most: int) -> Any:
+    """Where a dynamic slice or update begins, moved inside as XLA does it, whatever integers it is counted in.
+
+    Args:
+      start: a scalar.
+      most: the largest start that leaves it inside.
+
+    Returns:
+      An int32 scalar.
+    """
+    start = jnp.asarray(start)
+    least = start.dtype.type(0)
+    return lax.clamp(least, start, start.dtype.type(min(most, jnp.iinfo(start.dtype).max))).astype(np.int32)

@@ -255,7 +255,10 @@ EXAMPLES = {
     "tile": [(lambda x: jnp.tile(x, (1, 3)), (array(6, 7),))],
     "dynamic_slice": [(lambda x, i: lax.dynamic_slice(x, (jnp.int32(0), i), (6, 3)), (array(6, 7), np.int32(2)))],
     "dynamic_update_slice": [
-        (lambda x, u, i: lax.dynamic_update_slice(x, u, (jnp.int32(0), i)), (array(6, 7), array(6, 2), np.int32(3)))
+        (lambda x, u, i: lax.dynamic_update_slice(x, u, (jnp.int32(0), i)), (array(6, 7), array(6, 2), np.int32(3))),
+        (lambda x, u, i: lax.dynamic_update_slice(x, u, (i, i + 2)), (array(6, 7), array(1, 1), np.int32(3))),
+        (lambda x, u, i: lax.dynamic_update_slice(x, u, (i, i)), (array(9, 7), array(3, 5), np.int32(40))),
+        (lambda x, u, i: lax.dynamic_update_slice(x, u, (i, i)), (array(9, 7), array(3, 5), np.int32(-40))),
     ],
     **{
         name: [(lambda x, f=f: f(x, axis=1), (array(6, 7, 2),))]

@@ -355,6 +355,52 @@ def test_what_a_loop_reads_along_another_axis_is_sliced_along_its_own_too(x64):
     assert_same(*split_and_plain(split, fn, (low, x)))
 
 
+def column_added(k, h, at):
+    return k + jax.lax.dynamic_update_slice(jnp.zeros_like(k), h[:, None], (jnp.zeros_like(at), at))
+
+
+def row_added(k, h, at):
+    return k + jax.lax.dynamic_update_slice(jnp.zeros_like(k), h[None], (at, jnp.zeros_like(at)))
+
+
+def block_written(k, h, at):
+    return jax.lax.dynamic_update_slice(k, jnp.sin(k[:5, :3]) * h[0], (at, at))
+
+
+def turns(step, reverse=False):
+    def fn(k, h, at):
+        return jax.lax.scan(lambda c, z: (step(c, *z), c[2]), k, (h, at), reverse=reverse)
+
+    return fn
+
+
+UPDATES = {
+    "columns of a scan": turns(column_added),
+    "rows of a scan": turns(row_added),
+    "both, from the last": turns(lambda k, h, at: row_added(column_added(k, h, at), h, at), reverse=True),
+    "blocks of a scan": turns(block_written),
+    "both, and what is turned": lambda k, h, at: (lambda m: m + m.T)(
+        row_added(column_added(k, h[0], at[0]), h[1], at[1])
+    ),
+    "a block": lambda k, h, at: block_written(jnp.cos(k), h[0], at[3]),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_what_is_written_in_one_place_is_cut_wherever_that_is(x64, name):
+    """At places before the beginning and beyond the end, too, along both axes."""
+    rng = np.random.default_rng(0)
+    args = (rng.normal(size=(12, 12)), rng.normal(size=(4, 12)), np.array([3, 5, -2, 40], np.int32))
+    program, fn = program_of(UPDATES[name], args), UPDATES[name]
+    expected, count = jax.jit(fn)(*args), 0
+    for seed in enumerate_splits(program, everything_held(program), growths((1, 100)), values=100):
+        for chunk in (1, 5):
+            if seed.region.least_chunk <= chunk < seed.region.size:
+                assert_same(run_program(apply_split(program, seed.split(chunk)), args), expected)
+                count += 1
+    assert count
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_what_a_batch_has_in_common_is_computed_outside_and_its_states_in_one_loop(x64, again):
     """Filters of many series share their covariances, which the scan of the smoother reads: not the series' states."""

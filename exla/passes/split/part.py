@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from exla._compat import Literal
+from exla.ir.factors import inside
 from exla.ir.program import Program, as_it_is, evaluate, read_by, value_bytes
 from exla.passes.decisions import Growth
 from exla.passes.rewritten import Get
@@ -84,7 +85,7 @@ class Part:
         assert self.region is not None
         shape, axis = self.var.aval.shape, self.axis
         read = zip(self.eqn.invars[1:], self.eqn.invars[0].aval.shape, self.eqn.params["slice_sizes"], strict=True)
-        starts = [_inside(get(v), n - size) for v, n, size in read]
+        starts = [inside(get(v), n - size) for v, n, size in read]
         if self.is_flat:
             starts = [s.astype(np.int32) for s in jnp.unravel_index(starts[0], shape)]
         values = {v: get(v) for v in self.leaves}
@@ -100,10 +101,3 @@ class Part:
         rest = [np.int32(0) if k == axis else s for k, s in enumerate(starts)]
         made = lax.dynamic_slice(made, rest, self.taken)
         return [lax.reshape(made, self.eqn.outvars[0].aval.shape)]
-
-
-def _inside(start: Any, most: int) -> Any:
-    """Where a slice begins, moved inside as XLA does it, whatever integers it is counted in."""
-    start = jnp.asarray(start)
-    least = start.dtype.type(0)
-    return lax.clamp(least, start, start.dtype.type(min(most, jnp.iinfo(start.dtype).max))).astype(np.int32)

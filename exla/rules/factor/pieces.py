@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, Placement, axis_names, tokens
+from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, Placement, axis_names, inside, tokens
 
 
 def _kept(shape: Sequence[int], kept: Sequence[bool]) -> list[str | None]:
@@ -167,13 +168,49 @@ def dynamic_slice(context: EquationContext) -> FactorRule:
     )
 
 
+def _replay_dynamic_update_slice(chunk: Chunk, operand: Any, update: Any, *starts: Any) -> Sequence[Any]:
+    """Along an axis of which a part is written: that of the update which lies in the chunk, if any does."""
+    place = chunk.factors.results[chunk.factor][0]
+    assert place is not None
+    axis, written = place.axis, update.shape[place.axis]
+    if chunk.factors.operands[chunk.factor][1] is not None:
+        return chunk.bind(operand, update, *starts)
+    first = inside(starts[axis], chunk.context.operands[0].shape[axis] - written)
+    if written == 1:
+        there = jnp.broadcast_to(update, [chunk.size if k == axis else n for k, n in enumerate(update.shape)])
+    else:
+        beyond = [(chunk.size, chunk.size, 0) if k == axis else (0, 0, 0) for k in range(update.ndim)]
+        wide = lax.pad(update, update.dtype.type(0), beyond)
+        begin = jnp.clip(chunk.offset - first + chunk.size, 0, written + chunk.size)
+        there = lax.dynamic_slice_in_dim(wide, begin, chunk.size, axis)
+    index = lax.broadcasted_iota(np.int32, [chunk.size if k == axis else 1 for k in range(operand.ndim)], axis)
+    index = index + chunk.offset
+    rest = [
+        np.int32(0) if k == axis else inside(s, n - u)
+        for k, (s, n, u) in enumerate(zip(starts, operand.shape, update.shape, strict=True))
+    ]
+    made = lax.dynamic_update_slice(operand, there, rest)
+    return [jnp.where((index >= first) & (index < first + written), made, operand)]
+
+
 @FACTOR_RULES.register("dynamic_update_slice")
 def dynamic_update_slice(context: EquationContext) -> FactorRule:
-    """`_ a1, _ a1, , -> _ a1`: axes that are overwritten entirely."""
+    """`a0 a1, _ a1, , -> a0 a1`: the update is cut along axes that are overwritten entirely, and looked into along
+    others."""
     operand, update, *starts = context.operands
-    names = tokens(_kept(operand.shape, [a == b for a, b in zip(operand.shape, update.shape, strict=True)]))
-    left = ", ".join([names, names, *("" if not s.shape else "_" for s in starts)])
-    return FactorRule(equation=f"{left} -> {names}", whole="dynamic_update_slice writes a part of the axis")
+    entire = [a == b for a, b in zip(operand.shape, update.shape, strict=True)]
+    names = _kept(operand.shape, [True] * len(entire))
+    if jnp.issubdtype(operand.dtype, jax.dtypes.extended) or any(s.shape for s in starts):
+        names = _kept(operand.shape, entire)
+    left = ", ".join(
+        [tokens(names), tokens(_kept(update.shape, entire)), *("" if not s.shape else "_" for s in starts)]
+    )
+    return FactorRule(
+        equation=f"{left} -> {tokens(names)}",
+        replay=_replay_dynamic_update_slice,
+        counted=frozenset(n for n, is_entire in zip(names, entire, strict=True) if n is not None and not is_entire),
+        whole="dynamic_update_slice writes a part of the axis",
+    )
 
 
 @FACTOR_RULES.register("stack", "unstack")
