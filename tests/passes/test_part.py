@@ -32,6 +32,8 @@ READS = {
     "a column": lambda k, i: k[:, i],
     "one number": lambda k, i: k[i, N - 1 - i],
     "one number by its place in all": lambda k, i: k.ravel()[i * N + 3],
+    "one number of another shape": lambda k, i: k.reshape(5, N, N // 5)[i % 5, i, i % 8],
+    "one number of many axes": lambda k, i: k.reshape(2, 4, 5, 8, 5)[i % 2, 3, i % 5, -1, 2],
     "some rows": lambda k, i: jax.lax.dynamic_slice(k, (i, 0), (3, N)),
     "a corner": lambda k, i: jax.lax.dynamic_slice(k, (i, i), (3, 5)),
     "a row of what is transposed": lambda k, i: k.T[i],

@@ -37,7 +37,7 @@ class Part:
 
         Args:
           program: the program.
-          position: a `dynamic_slice`, of the value itself or of a view of it that makes its axes one.
+          position: a `dynamic_slice`, of the value itself, or one number of a view of it in another shape.
           chain: the equations that compute the value, in order.
           small_bytes: values up to this size may be computed whole.
         """
@@ -58,7 +58,7 @@ class Part:
     def _regions(self, small_bytes: int) -> Iterator[tuple[int, Region]]:
         """The axes along which a part can be computed, what is read least of first."""
         shape = self.var.aval.shape
-        if self.is_flat and set(self.eqn.params["slice_sizes"]) != {1}:
+        if self.is_flat and (set(self.eqn.params["slice_sizes"]) != {1} or self.var.aval.size > np.iinfo(np.int32).max):
             return
         for axis in sorted(range(len(shape)), key=lambda k: self.taken[k] / max(shape[k], 1)):
             if self.taken[axis] == shape[axis]:
@@ -87,7 +87,9 @@ class Part:
         read = zip(self.eqn.invars[1:], self.eqn.invars[0].aval.shape, self.eqn.params["slice_sizes"], strict=True)
         starts = [inside(get(v), n - size) for v, n, size in read]
         if self.is_flat:
-            starts = [s.astype(np.int32) for s in jnp.unravel_index(starts[0], shape)]
+            strides = np.cumprod([1, *self.eqn.invars[0].aval.shape[:0:-1]])[::-1]
+            place = sum(lax.mul(s, np.int32(stride)) for s, stride in zip(starts, strides, strict=True))
+            starts = [s.astype(np.int32) for s in jnp.unravel_index(place, shape)]
         values = {v: get(v) for v in self.leaves}
         for i in sorted(self.region.whole):
             eqn = self.region.outside(i)

@@ -195,7 +195,7 @@ def _replay_dynamic_update_slice(chunk: Chunk, operand: Any, update: Any, *start
 
 @FACTOR_RULES.register("dynamic_update_slice")
 def dynamic_update_slice(context: EquationContext) -> FactorRule:
-    """`a0 a1, _ a1, , -> a0 a1`: the update is cut along axes that are overwritten entirely, and looked into on others."""
+    """`a0 a1, _ a1, , -> a0 a1`: the update is cut along axes that are overwritten entirely, looked into on others."""
     operand, update, *starts = context.operands
     entire = [a == b for a, b in zip(operand.shape, update.shape, strict=True)]
     names = _kept(operand.shape, [True] * len(entire))
