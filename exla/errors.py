@@ -172,11 +172,10 @@ class MemoryLimitError(ExlaError, MemoryError):
         self.compared = compared
         self.fixed_bytes = fixed_bytes
         self.hints = tuple(hints)
-        alone = f"Arguments and results alone take {_size(fixed_bytes)}. " if fixed_bytes else ""
-        lines = [
-            f"the program does not fit its memory limit of {_size(limit_bytes)}; the smallest peak found is "
-            f"{_size(smallest_peak_bytes)}. Nothing was run. {alone}What holds that peak:"
-        ]
+        found = f"; the smallest peak found is {_size(smallest_peak_bytes)}. Nothing was run. What holds that peak:"
+        if fixed_bytes:
+            found = f". Arguments and results alone take {_size(fixed_bytes)}. Nothing was run. The largest of them:"
+        lines = [f"the program does not fit its memory limit of {_size(limit_bytes)}{found}"]
         for holder in self.holders:
             where = f" at {holder.source}" if holder.source else ""
             lines.append(f"  {_size(holder.bytes)}: {holder.name}{where}")

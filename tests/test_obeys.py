@@ -163,6 +163,16 @@ def test_a_limit_below_arguments_and_results_says_what_they_take():
     with pytest.raises(exla.MemoryLimitError, match=r"alone take 1\.9 MiB \(2000000 bytes\)") as caught:
         exla.jit(lambda x: jnp.sin(x) * 2, memory_limit="1MiB", records="off")(x)
     assert caught.value.fixed_bytes == caught.value.smallest_peak_bytes == 2 * x.nbytes
+    assert "smallest peak" not in str(caught.value)
+
+
+def test_a_refusal_says_how_much_is_a_bound_on_what_libraries_take():
+    """A sort of one long row: 16 bytes for each of its numbers, beside two values and the argument."""
+    x = np.zeros(300_000, np.float32)
+    with pytest.raises(exla.MemoryLimitError, match="not split further: `sort`") as caught:
+        exla.jit(lambda x: jnp.sort(jnp.sin(x))[7], memory_limit="2MiB", records="off")(x)
+    (named,) = [line for line in str(caught.value).splitlines() if "libraries may take" in line]
+    assert named.startswith("4.6 MiB of it")
 
 
 def test_what_prints_is_split_and_prints_as_before(capfd):

@@ -57,8 +57,8 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     beam, failed = [start, *moved], []
     done = [c for c in moved if space.is_met(c, goal) and space.is_steady(c)]
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
-    for _ in range(most_splits):
-        is_last = bool(done)
+    for count in range(most_splits):
+        is_last = bool(done) and count > 0
         steps = [(p, by_bytes) for parent in beam for p, by_bytes in _expand(space, parent, goal) if space.is_steady(p)]
         steps = [(space.with_less(p, goal), by_bytes) for p, by_bytes in steps]
         apart = [p for p, by_bytes in steps if by_bytes]

@@ -23,6 +23,9 @@ from exla.search.choice import Tried
 from exla.search.space import Candidate
 from exla.units import format_bytes
 
+NOTABLE = 8
+"""Times as large as what libraries may take a peak may be, for a refusal to name that."""
+
 MOST_REASONS = 2
 """Why shared axes are not cut inside the shares: so many reasons are told."""
 EXHAUSTED = (
@@ -98,6 +101,7 @@ def refusal(
         hints=()
         if is_fixed or options.search == "off"
         else (
+            *_libraries(peak, smallest_bytes * devices),
             *_unused(barred, limit_bytes),
             *_hints(program, peak),
             *(_narrower(peak, (smallest_bytes - limit_bytes) * devices) if options.numerics == "reassociate" else ()),
@@ -105,6 +109,15 @@ def refusal(
             *ended,
         ),
     )
+
+
+def _libraries(peak: Peak, smallest_bytes: int) -> Iterator[str]:
+    """What of the peak is in none of the values, where that is much."""
+    if peak.library_bytes * NOTABLE > smallest_bytes:
+        yield (
+            f"{format_bytes(peak.library_bytes)} of it are projected for what XLA's libraries may take beside the "
+            "values (a bound, as for a sort or a product)."
+        )
 
 
 def _unused(barred: Sequence[Tried], limit_bytes: int) -> Iterator[str]:
