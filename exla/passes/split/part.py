@@ -8,6 +8,7 @@ the region that cutting the value makes, from wherever the program reads, is all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -87,7 +88,8 @@ class Part:
         read = zip(self.eqn.invars[1:], self.eqn.invars[0].aval.shape, self.eqn.params["slice_sizes"], strict=True)
         starts = [inside(get(v), n - size) for v, n, size in read]
         if self.is_flat:
-            strides = np.cumprod([1, *self.eqn.invars[0].aval.shape[:0:-1]])[::-1]
+            seen = self.eqn.invars[0].aval.shape
+            strides = [math.prod(seen[k + 1 :]) for k in range(len(seen))]
             place = sum(lax.mul(s, np.int32(stride)) for s, stride in zip(starts, strides, strict=True))
             starts = [s.astype(np.int32) for s in jnp.unravel_index(place, shape)]
         values = {v: get(v) for v in self.leaves}
