@@ -16,7 +16,7 @@ from typing import Any
 from exla import _compat
 from exla._compat import Literal
 from exla.errors import RuleError
-from exla.ir.program import Program, trace_function
+from exla.ir.program import Program, trace_function, variables
 from exla.passes.arrange import as_they_lie
 from exla.passes.split.body import Leaf, Saved, Unfinished, late_variables, loop_results, make_loop, repairs_at
 from exla.passes.split.loop import Loop, split_p
@@ -119,7 +119,7 @@ def _order(region: Region, leaves: dict[int, list[Leaf]]) -> list[Node]:
     reads: dict[Node, list[Any]] = {}
     makes: dict[Any, Node] = {}
     for position in region.whole:
-        reads["whole", position] = [v for v in region.outside(position).invars if not isinstance(v, Literal)]
+        reads["whole", position] = variables(region.outside(position).invars)
     for level, found in leaves.items():
         reads["loop", level] = [v for v, _ in found if not isinstance(v, Literal)]
         makes.update((v, ("loop", level)) for v, wanted in loop_results(region, level) if wanted)

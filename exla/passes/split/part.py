@@ -18,7 +18,7 @@ from jax import lax
 
 from exla._compat import Literal
 from exla.ir.factors import inside
-from exla.ir.program import Program, as_it_is, evaluate, read_by, value_bytes
+from exla.ir.program import Program, as_it_is, evaluate, read_by, value_bytes, variables
 from exla.passes.decisions import Growth
 from exla.passes.rewritten import Get
 from exla.passes.split.body import LoopMaker
@@ -42,8 +42,7 @@ class Part:
           chain: the equations that compute the value, in order.
           small_bytes: values up to this size may be computed whole.
         """
-        eqn = program.eqns[position]
-        self.program, self.eqn = program, eqn
+        self.eqn = eqn = program.eqns[position]
         self.var = program.eqns[chain[-1]].outvars[0]
         self.leaves = read_by(program, chain)
         jaxpr = program.jaxpr.replace(
@@ -51,8 +50,7 @@ class Part:
         )
         self.made = Program(jaxpr=jaxpr)
         self.is_flat = eqn.invars[0] is not self.var
-        taken = (1,) * self.var.aval.ndim if self.is_flat else eqn.params["slice_sizes"]
-        self.taken = tuple(taken)
+        self.taken = (1,) * self.var.aval.ndim if self.is_flat else tuple(eqn.params["slice_sizes"])
         found: tuple[int, Region | None] = next(self._regions(small_bytes), (0, None))
         self.axis, self.region = found
 
@@ -79,7 +77,7 @@ class Part:
     @property
     def reads(self) -> list[Any]:
         """What is read to compute the part, and where it begins."""
-        return [*self.leaves, *(v for v in self.eqn.invars[1:] if not isinstance(v, Literal))]
+        return [*self.leaves, *variables(self.eqn.invars[1:])]
 
     def compute(self, get: Get) -> list[Any]:
         """The part."""
@@ -97,7 +95,7 @@ class Part:
             eqn = self.region.outside(i)
             given = [v.val if isinstance(v, Literal) else values[v] for v in eqn.invars]
             values.update(zip(eqn.outvars, as_it_is(eqn, given), strict=True))
-        maker = LoopMaker(region=self.region, level=0, chunks=2)
+        maker = LoopMaker(region=self.region, level=self.region.outputs[0].level, chunks=2)
         body, _ = maker.trace(self.taken[axis])
         leaves = [values[v] for v, _ in maker.leaves]
         given = slices(leaves, maker.placements, starts[axis], self.taken[axis])
