@@ -20,6 +20,9 @@ from exla.ir.program import Program
 FALLS_BACK = "exla_falls_back"
 """The scope of what is run only where the cheap way is not safe (`exla.passes.unless`)."""
 
+ALONE = "exla_alone"
+"""The scope of a part of a value that is computed by itself (`exla.passes.split.part`)."""
+
 _SCOPE = re.compile(r"exla\.(\d+)(?![\w.])")
 
 
@@ -48,6 +51,11 @@ def number_of(scopes: str) -> int | None:
     """The number in a name of nested scopes, the innermost; None where there is none."""
     found = _SCOPE.findall(scopes)
     return int(found[-1]) if found else None
+
+
+def is_alone(eqn: Any) -> bool:
+    """Whether an equation computes a part of a value by itself."""
+    return ALONE in _compat.scopes(eqn)
 
 
 def equation_number(eqn: Any) -> int | None:

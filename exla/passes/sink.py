@@ -6,8 +6,8 @@ By itself that saves nothing. But inside the body the value can be split with wh
 whole: the matrix of a Sinkhorn iteration or of a conjugate-gradient solve is recomputed chunk by chunk. It is chosen
 where nothing cheaper obeys the limit, since each turn pays for it again.
 
-Where a loop reads no more than a row of it, found as it runs, that row alone is computed, and so is what is read in one
-place outside of loops (`exla.passes.split.part`): greedy choices need no matrix of distances.
+Where a loop reads no more than some rows of it, found as it runs, these alone are computed, and so is what is read in
+few places outside of loops (`exla.passes.split.part`): greedy choices need no matrix of distances, nor do landmarks.
 
 Of two `shard_map`s, forward and backward, the second reads what the first hands on. It can compute that again, all but
 what the devices exchange for it, and then cut it with what reads it (`exla.ir.shards`). So can the second of two
@@ -32,7 +32,7 @@ from exla.ir.shards import compute_again, hands_on_to, is_computed
 from exla.passes.decisions import Sink
 from exla.passes.paths import at_site
 from exla.passes.rewritten import rewritten
-from exla.passes.split.part import Part
+from exla.passes.split.part import MOST_WHOLE, READS, Part
 
 
 def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
@@ -79,7 +79,7 @@ def apply_sink(program: Program, decision: Sink) -> Program:
 
 def _sink(program: Program, position: int, decision: Sink) -> Program:
     eqn = program.eqns[position]
-    if eqn.primitive.name == "dynamic_slice":
+    if eqn.primitive.name in READS:
         part = _part(program, position, decision.small_bytes)
         if part is None:
             raise ReplayMiss(f"{decision}: the part that it reads cannot be computed alone")
@@ -138,16 +138,17 @@ def _maker(program: Program, eqn: Any, operand: int) -> int | None:
 
 def _parts_read(program: Program, var: Any, small_bytes: int) -> Iterator[int]:
     """The equations that read a small part of a value, or of a view of it: from where, is known when they run."""
+    small = max(small_bytes, value_bytes(var) // MOST_WHOLE)
     for position, k in program.consumers.get(var, ()):
         eqn = program.eqns[position]
         if eqn.primitive.name == "reshape":
             yield from _parts_read(program, eqn.outvars[0], small_bytes)
-        elif eqn.primitive.name == "dynamic_slice" and k == 0 and value_bytes(eqn.outvars[0]) <= small_bytes:
+        elif eqn.primitive.name in READS and k == 0 and 0 < value_bytes(eqn.outvars[0]) <= small:
             yield position
 
 
 def _part(program: Program, position: int, small_bytes: int) -> Part | None:
-    """How a `dynamic_slice` can compute what it reads; None where it cannot."""
+    """How one of `READS` can compute what it reads; None where it cannot."""
     var = program.eqns[position].invars[0]
     while var in program.producers and program.eqns[program.producers[var]].primitive.name == "reshape":
         var = program.eqns[program.producers[var]].invars[0]
@@ -155,7 +156,7 @@ def _part(program: Program, position: int, small_bytes: int) -> Part | None:
     if not chain or program.eqns[chain[-1]].outvars != [var]:
         return None
     part = Part(program, position, chain, small_bytes)
-    return part if part.region is not None else None
+    return part if part.cut is not None else None
 
 
 def _chain(program: Program, var: Any, small_bytes: int) -> list[int]:

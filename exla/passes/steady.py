@@ -25,11 +25,15 @@ A maximum of two values that is compared with one of them, as in its derivative,
 there: wherever both came from, it is one value that is on both sides.
 
 What is sealed (`exla.passes.seal`) is computed by the same code wherever it is cut alike, so that its places are one.
+
+A part of a value that is computed alone (`exla.passes.split.part`) is computed by other code than the whole value. An
+element may be told from itself then, so such a part is not offered where it is compared with the whole value by order
+either: how many are above it?
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -37,14 +41,29 @@ from typing import Any, NamedTuple
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.memory import Path
-from exla.ir.primitives import FUSIBLE
+from exla.ir.primitives import FUSIBLE, named
 from exla.ir.program import Program, variables
-from exla.ir.scopes import equation_number
+from exla.ir.scopes import equation_number, is_alone
+from exla.passes.decisions import Sink
 from exla.passes.paths import program_at
-from exla.passes.rounding import LOOKED_THROUGH, depends_on_place, is_inexact, is_narrow, is_sealed, made_by
+from exla.passes.rounding import (
+    LOOKED_THROUGH,
+    constant_of,
+    depends_on_place,
+    is_inexact,
+    is_narrow,
+    is_sealed,
+    made_by,
+)
 from exla.passes.split.loop import Carry, Loop
 
 COMPARISONS = frozenset({"eq", "ne"})
+JUMPING = named("sign floor ceil round sqrt rsqrt log pow")
+"""What may give another number, or none, for a difference that is not quite 0, or a ratio that is not quite 1."""
+ORDERED = named("lt le gt ge convert_element_type") | JUMPING
+"""Comparisons by order, and with a constant; and what compares the two sides of a difference or ratio as these do."""
+SCALED = named("add sub mul div abs")
+"""What leaves a difference one, where the other operand is a constant."""
 CHOOSING = frozenset({"max", "min", "clamp"})
 """Element-wise equations whose result is one of their operands."""
 
@@ -96,9 +115,31 @@ class Steady:
     @cached_property
     def _walked(self) -> _Walk:
         walk = _Walk(None)
-        if _compares(self.program):
+        if _compares(self.program, COMPARISONS):
             walk.run(self.program, [NOWHERE] * len(self.program.invars), ())
         return walk
+
+    @cached_property
+    def ordered(self) -> frozenset[Name]:
+        """The equations that both sides of some comparison by order are made of."""
+        walk = _Walk(None, ORDERED)
+        if _compares(self.program, ORDERED):
+            walk.run(self.program, [NOWHERE] * len(self.program.invars), ())
+        return frozenset().union(*(shared for shared, _ in walk.compared.values()))
+
+    def allows(self, candidate: Program, decisions: Iterable[Any]) -> bool:
+        """Whether comparisons in a program that decisions made of this one are what they were."""
+        return self.holds(candidate) and self._keeps_order(candidate, decisions)
+
+    def _keeps_order(self, candidate: Program, decisions: Iterable[Any]) -> bool:
+        """Whether no part that a program computes alone is compared by order with what it is a part of."""
+        if not any(isinstance(decision, Sink) for decision in decisions) or not self.ordered:
+            return True
+        if "ordered" not in candidate.known:
+            walk = _Walk(self.ordered, ORDERED)
+            walk.run(candidate, [NOWHERE] * len(candidate.invars), ())
+            candidate.known["ordered"] = walk.holds
+        return candidate.known["ordered"]
 
     def holds(self, candidate: Program) -> bool:
         """Whether the sides of each comparison in a program that splits made of this one share their places."""
@@ -120,20 +161,39 @@ def _is_chosen_from(program: Program, chosen: Any, var: Any) -> bool:
     return eqn is not None and eqn.primitive.name in CHOOSING and any(v is var for v in eqn.invars)
 
 
-def _is_comparison(eqn: Any) -> bool:
-    """Whether two values in floating point are compared for equality: not one with itself, which asks for NaNs."""
-    if eqn.primitive.name not in COMPARISONS:
-        return False
-    one, other = eqn.invars
-    return one is not other and is_inexact(one) and not isinstance(one, Literal) and not isinstance(other, Literal)
+def _sides(program: Program, eqn: Any, kinds: Set[str]) -> tuple[Any, Any] | None:
+    """Two values in floating point that are compared: not one with itself, which asks for NaNs."""
+    name = eqn.primitive.name
+    if name not in kinds or not is_inexact(eqn.invars[0]):
+        return None
+    sides = variables(eqn.invars)
+    if kinds is ORDERED:
+        if name == "convert_element_type" and is_inexact(eqn.outvars[0]):
+            return None
+        varying = [v for v in sides if constant_of(program, v) is None]
+        sides = _subtracted(program, varying[0]) if len(varying) == 1 else varying
+    return (sides[0], sides[1]) if len(sides) == 2 and sides[0] is not sides[1] else None
 
 
-def _compares(program: Program) -> bool:
-    """Whether floating point numbers are compared for equality anywhere in a program; most compare none."""
+def _subtracted(program: Program, v: Any) -> list[Any]:
+    """What a value is the difference or ratio of, by whatever constants it is scaled and shifted."""
+    while True:
+        at = made_by(program, v)
+        if at is None or program.eqns[at].primitive.name not in SCALED:
+            return []
+        eqn = program.eqns[at]
+        varying = [u for u in eqn.invars if constant_of(program, u) is None]
+        if len(varying) != 1:
+            return varying if eqn.primitive.name in ("sub", "div") else []
+        (v,) = varying
+
+
+def _compares(program: Program, kinds: Set[str]) -> bool:
+    """Whether floating point numbers are compared anywhere in a program; most compare none for equality."""
     return any(
-        _is_comparison(eqn)
-        or ("loop" in eqn.params and _compares(eqn.params["loop"].body))
-        or any(_compares(Program(jaxpr=body.jaxpr)) for body in _compat.bodies(eqn))
+        _sides(program, eqn, kinds) is not None
+        or ("loop" in eqn.params and _compares(eqn.params["loop"].body, kinds))
+        or any(_compares(Program(jaxpr=body.jaxpr), kinds) for body in _compat.bodies(eqn))
         for eqn in program.eqns
     )
 
@@ -161,6 +221,8 @@ Reach = frozenset[Array]
 NOWHERE: Reach = frozenset()
 SEALED = -2
 """What the place of a sealed equation begins with, which no position is."""
+APART = -3
+"""What the place of an equation that computes a part of a value alone begins with."""
 
 
 def _places(reach: Reach) -> frozenset[tuple[Name, Place]]:
@@ -177,12 +239,15 @@ class _Walk:
 
     Attributes:
       numbers: the equations that are followed; None = all whose bits depend on where they are computed.
+      kinds: the primitives that compare: `COMPARISONS` or `ORDERED`.
       compared: the place of each comparison -> the equations that both its sides are made of, and the user's line.
-      holds: whether each of these reaches both sides of a comparison as one array, or from one place.
+      holds: whether each of these reaches both sides of a comparison as one array, or from one place; by order, from
+        none that computes a part alone where another computes the whole.
     """
 
-    def __init__(self, numbers: frozenset[Name] | None) -> None:
+    def __init__(self, numbers: frozenset[Name] | None, kinds: Set[str] = COMPARISONS) -> None:
         self.numbers = numbers
+        self.kinds = kinds
         self.compared: dict[Place, tuple[frozenset[Name], str]] = {}
         self.holds = True
         self._chunks: tuple[int, ...] = ()
@@ -199,8 +264,9 @@ class _Walk:
             if eqn.primitive.name == "exla_split":
                 results = self._loop(eqn.params["loop"], operands, place)
             else:
-                if _is_comparison(eqn) and not self._is_one(program, eqn):
-                    self._compare(operands[0], operands[1], place, program.source(position))
+                sides = _sides(program, eqn, self.kinds)
+                if sides is not None and not self._is_one(program, *sides):
+                    self._compare(of(sides[0]), of(sides[1]), place, program.source(position))
                 results = self._equation(program, eqn, operands, place)
             known.update(zip(eqn.outvars, results, strict=True))
         return [of(v) for v in program.outvars]
@@ -217,15 +283,16 @@ class _Walk:
             else self._varies(program, eqn, name)
         ):
             at = place
-            if is_sealed(eqn):
+            if self.kinds is ORDERED and is_alone(eqn):
+                at = (APART, *place)
+            elif is_sealed(eqn):
                 at = (SEALED, *self._chunks, SEALED, *(n for v in (*eqn.invars, *eqn.outvars) for n in v.aval.shape))
             own = frozenset(((name, at),))
             return [frozenset((Array((*place, k), own | _places(reach)),)) for k, reach in enumerate(results)]
         return results
 
-    def _is_one(self, program: Program, comparison: Any) -> bool:
+    def _is_one(self, program: Program, one: Any, other: Any) -> bool:
         """Whether a split leaves a maximum to be compared with the very value that it was chosen from."""
-        one, other = comparison.invars
         return self.numbers is not None and (
             _is_chosen_from(program, one, other) or _is_chosen_from(program, other, one)
         )
@@ -281,7 +348,8 @@ class _Walk:
         both = left | right
         for name in shared:
             if len({array.key for array in both if any(name == n for n, _ in array.places)}) > 1:
-                self.holds &= len({at for n, at in _places(both) if n == name}) == 1
+                places = {at for n, at in _places(both) if n == name}
+                self.holds &= len({at[0] == APART for at in places} if self.kinds is ORDERED else places) == 1
 
 
 def compared(program: Program, comparison: int) -> list[int]:

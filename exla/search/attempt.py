@@ -437,10 +437,10 @@ class Attempt:
         start = numbered(rewritten)
         program, rest, seeds, more = replay_all(start, decisions[len(rewrites) :])
         self.sources = {**sources, **more}
-        if not Steady(program=start, seals=self.machine.keeps_branches).holds(program):
+        if not Steady(program=start, seals=self.machine.keeps_branches).allows(program, decisions):
             raise ReplayMiss(
-                "it computes a sum that is compared for equality in more than one place, which may change the result; "
-                "plan the program again"
+                "it computes a sum that is compared for equality in more than one place, or alone a part that is "
+                "compared with the whole, which may change the result; plan the program again"
             )
         return program, [*first, *rest], seeds
 

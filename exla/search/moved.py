@@ -23,7 +23,7 @@ from exla.strict import tolerate
 if TYPE_CHECKING:
     from exla.search.space import Candidate, Goal, Space
 
-MOST_SINKS = 6
+MOST_SINKS = 12
 MOST_SHARES = 4
 MOST_BARRED = 3
 """Candidates that may exchange more than the plain program before what they share is no longer computed on shares."""
@@ -62,18 +62,31 @@ def _sunk(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
     """
     room, known = _room(start, goal), set[tuple[Change, ...]]([()])
     for of_turns in (False, True):
-        program, decisions = start.program, list[Change]()
-        while len(decisions) < MOST_SINKS:
-            count = len(decisions)
-            with tolerate("moving a value into the loop that reads it"):
-                for move in itertools.islice(_moves(space, program, room, of_turns), 1):
-                    program = replay(program, move)
-                    decisions.append(move)
-            if len(decisions) == count:
-                break
+        program, decisions = _sunk_by(space, start, room, of_turns, step_by_step=False)
+        if not space.allows(program, (*start.decisions, *decisions)):
+            program, decisions = _sunk_by(space, start, room, of_turns, step_by_step=True)
         if tuple(decisions) not in known:
             known.add(tuple(decisions))
             yield space.of(program, (*start.decisions, *decisions), start.seeds)
+
+
+def _sunk_by(
+    space: Space, start: Candidate, room: int, of_turns: bool, step_by_step: bool
+) -> tuple[Program, list[Change]]:
+    """What one move after the other makes of a start; step by step, none is made that must not be the last."""
+    program, decisions = start.program, list[Change]()
+    while len(decisions) < MOST_SINKS:
+        count = len(decisions)
+        with tolerate("moving a value into the loop that reads it"):
+            for move in itertools.islice(_moves(space, program, room, of_turns), MOST_SINKS if step_by_step else 1):
+                made = replay(program, move)
+                if not step_by_step or space.allows(made, (*start.decisions, *decisions, move)):
+                    program = made
+                    decisions.append(move)
+                    break
+        if len(decisions) == count:
+            break
+    return program, decisions
 
 
 def _moves(space: Space, program: Program, room: int, of_turns: bool) -> Iterator[Change]:

@@ -291,16 +291,22 @@ class Space:
 
     def steady(self, candidate: Candidate) -> Steady | None:
         """What must be computed in one place in what is made of a candidate; None where nothing must."""
-        start = self._start_of(candidate.decisions)
-        found = self._steady.setdefault(
-            start.decisions, Steady(program=start.program, seals=self.machine.keeps_branches)
-        )
+        found = self._compared(candidate.decisions)
         return found if found.numbers else None
 
+    def _compared(self, decisions: Sequence[Decision]) -> Steady:
+        start = self._start_of(decisions)
+        return self._steady.setdefault(
+            start.decisions, Steady(program=start.program, seals=self.machine.keeps_branches)
+        )
+
     def is_steady(self, candidate: Candidate) -> bool:
-        """Whether what is compared for equality is made of sums that the candidate computes in one place."""
-        steady = self.steady(candidate)
-        return steady is None or steady.holds(candidate.program)
+        """Whether what is compared is made of sums that the candidate computes in one place."""
+        return self.allows(candidate.program, candidate.decisions)
+
+    def allows(self, program: Program, decisions: Sequence[Decision]) -> bool:
+        """`is_steady` of the program that some decisions make."""
+        return self._compared(decisions).allows(program, decisions)
 
     def _is_steady_when_cut(self, parent: Candidate, seed: Seed) -> bool:
         """Whether a split keeps that, whatever its chunks: by those that the beam tries first."""
