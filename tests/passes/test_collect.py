@@ -294,7 +294,7 @@ def test_gradients_of_loops_that_read_a_kernel_fit_a_tenth(name):
         ),
         "gradient of conjugate gradients": (
             jax.grad(conjugate_gradients, (0, 1)),
-            (RNG.normal(size=(N * 10, 3)), RNG.normal(size=N * 10)),
+            (RNG.normal(size=(N * 6, 3)), RNG.normal(size=N * 6)),
         ),
     }[name]
     with jax.enable_x64(True):

@@ -88,7 +88,7 @@ def operands(fn, n=64, seed=0, dtype=np.float32, width=D):
         return (generator.standard_normal(shape) / np.sqrt(shape[-1])).astype(dtype)
 
     if fn is spectral_gradient:
-        return [normal(1, n) * np.sqrt(n).astype(dtype) for _ in range(10)], normal(n, n) * np.sqrt(n).astype(dtype)
+        return [normal(1, n) * np.sqrt(n).astype(dtype) for _ in range(4)], normal(n, n) * np.sqrt(n).astype(dtype)
     if fn is messages_gradient:
         edges = [generator.integers(0, n, 2 * n).astype(np.int32) for _ in range(2)]
         return [normal(width, width) for _ in range(8)], normal(n, width), *edges
