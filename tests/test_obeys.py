@@ -141,6 +141,7 @@ def test_a_refusal_never_blames_exlas_own_loops():
     assert "exla_split" not in str(caught.value) and "unknown line" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_a_looser_limit_than_one_that_is_met_is_met():
     """The gradient of a Hausdorff distance: small minima that stay whole tie its loops to the whole matrix."""
 
@@ -175,6 +176,7 @@ def test_a_refusal_says_how_much_is_a_bound_on_what_libraries_take():
     assert named.startswith("4.6 MiB of it")
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_what_prints_is_split_and_prints_as_before(capfd):
     def fn(x, y):
         jax.debug.print("points: {}", x.shape[0])
@@ -198,6 +200,7 @@ def test_what_a_donated_argument_shares_with_a_result_counts_once():
     assert caught.value.fixed_bytes == x.nbytes
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_a_refusal_for_what_a_scan_keeps_says_what_may_help():
     def largest(rows, y, wrap):
         def step(best, some):

@@ -12,6 +12,8 @@ from exla.ir.emit import emit
 from exla.passes.decisions import Sink, Split
 from exla.passes.unless import EXPANSIONS
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 
 def weights(x, y):
     return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, axis=-1) / 2)

@@ -90,8 +90,8 @@ def error(got, want):
 
 @pytest.mark.parametrize("name", ["Chamfer by products", "centred"])
 def test_gradients_that_would_be_refused_fit_and_are_right(name):
-    function, values = gradient(name), arguments(700, 600, 3)
-    matrix = 4 * 700 * 600
+    function, values = gradient(name), arguments(600, 500, 3)
+    matrix = 4 * 600 * 500
     f = exla.jit(function, memory_limit=matrix // 4, records="off")
     plan = f.plan(*values)
     assert any(isinstance(d, Seal) for d in plan.decisions) and plan.compiled_bytes <= matrix // 4
@@ -205,6 +205,7 @@ def test_what_is_stored_once_is_split_as_it_is():
         assert not made.steady(made.root).is_computed_again and list(made.offers(made.root))
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_what_the_compiler_makes_otherwise_is_not_used(monkeypatch):
     function, values = gradient("farthest"), arguments(600, 500, 3)
     monkeypatch.setattr("exla.search.barred.sealed_alike", lambda text: False)
@@ -243,6 +244,7 @@ def test_a_plan_that_seals_is_saved_and_loaded(tmp_path):
     assert error(loaded(*values), in_float64(function, values)) < 1e-4
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_a_plan_whose_code_differs_from_loop_to_loop_is_not_loaded(tmp_path, monkeypatch):
     function, values = gradient("farthest"), arguments(300, 250, 3)
     exla.save(exla.compile(function, values, memory_limit=300 * 250), tmp_path / "plan.json")
@@ -251,6 +253,7 @@ def test_a_plan_whose_code_differs_from_loop_to_loop_is_not_loaded(tmp_path, mon
         exla.load(tmp_path / "plan.json", function, values)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_records_of_what_was_sealed_are_replayed(tmp_path, monkeypatch):
     monkeypatch.setenv("EXLA_RECORDS_DIR", str(tmp_path))
     function, values = gradient("farthest"), arguments(600, 500, 3)
