@@ -405,6 +405,12 @@ def _is_same_shape(eqn: Any) -> bool:
     return tuple(eqn.invars[0].aval.shape) == tuple(eqn.outvars[0].aval.shape)
 
 
+def _slice_from(x: Any, starts: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """What a dynamic slice takes from a place that is known, moved inside."""
+    firsts = [min(max(int(s), 0), n - size) for s, n, size in zip(starts, np.shape(x), sizes, strict=True)]
+    return jax.lax.slice(x, firsts, [first + size for first, size in zip(firsts, sizes, strict=True)])
+
+
 def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "cpu", varies: bool = True) -> list[Any]:
     """Evaluate one equation, calls flattened and spellings made canonical.
 
@@ -451,6 +457,9 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
         return operands
     if eqn.primitive.name == "pad" and not any(map(any, eqn.params["padding_config"])):
         return operands[:1]
+    if eqn.primitive.name == "dynamic_slice" and all(isinstance(v, Literal) for v in eqn.invars[1:]):
+        with _compat.equation_context(eqn, source):
+            return [_slice_from(operands[0], [v.val for v in eqn.invars[1:]], eqn.params["slice_sizes"])]
     if (forgotten := forget(eqn, operands, source)) is not None:
         return forgotten
     if platform == "cpu" and (ordered := in_order(eqn, operands, source)) is not None:

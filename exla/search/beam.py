@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from exla.passes.decisions import Rematerialize, Sink
-from exla.passes.split.chunks import largest_chunk, probe, sizes
+from exla.passes.split.chunks import largest_chunk, probe, sizes, tidy
 from exla.passes.split.combine import MANY
 from exla.passes.split.decide import Seed
 from exla.passes.split.regions import Region
@@ -93,7 +93,12 @@ def _and_one(found: Sequence[T], count: int, *kinds: Callable[[T], bool]) -> lis
 
 def _size(candidate: Candidate, goal: Goal) -> tuple[int, bool, float]:
     """The peak; where what is cut elsewhere holds it, whether the last loops are beyond the goal; predicted time."""
-    return candidate.peak.bytes, candidate.peak.beyond(goal.bytes, _last_loops(candidate)) > 0, candidate.seconds
+    return candidate.peak.bytes, _is_beyond(candidate, goal), candidate.seconds
+
+
+def _is_beyond(candidate: Candidate, goal: Goal) -> bool:
+    """Whether the loops that a candidate's last split has made need more than a goal, whatever else does."""
+    return candidate.peak.beyond(goal.bytes, _last_loops(candidate)) > 0
 
 
 def _last_loops(candidate: Candidate) -> list[int]:
@@ -152,10 +157,11 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
             continue
         probed.append((seed, first, at_first, second, at_second))
 
-    def promise(tried: Probed) -> tuple[bool, bool, float]:
+    def promise(tried: Probed) -> tuple[bool, bool, bool, float]:
         both = (tried[2], tried[4])
         within = any(space.is_met(p, goal) for p in both)
-        return (not within, min(p.peak.bytes for p in both) > goal.bytes, min(p.seconds for p in both))
+        over = min(p.peak.bytes for p in both) > goal.bytes  # if so by what is cut elsewhere, that is cut next
+        return (not within, over, over and all(_is_beyond(p, goal) for p in both), min(p.seconds for p in both))
 
     probed.sort(key=promise)
     finalists = _and_one(probed, FINALISTS, lambda p: p[0].decision.growth.again)
@@ -182,6 +188,25 @@ def is_short(seed: Seed) -> bool:
     return seed.region.size <= FEW_TRIPS * seed.region.least_chunk
 
 
+def _smaller(
+    space: Space, parent: Candidate, goal: Goal, seed: Seed, at_first: Candidate, first: int
+) -> Iterator[Candidate]:
+    """The smallest chunks of a split whose chunks of a first size are too large, and the largest that may obey."""
+    least = seed.region.least_chunk
+    at_least = space.cut(parent, seed, least)
+    yield at_least
+    room, grown = goal.bytes - at_least.peak.bytes, at_first.peak.bytes - at_least.peak.bytes
+    if not 0 < room < grown:
+        return
+    for wanted in (least + (first - least) * room // grown, 2 * least):  # where the peak has a step, the second
+        chunk = tidy(seed.region.size, wanted, least, space.machine.lanes)
+        if least < chunk < first:
+            made = space.cut(parent, seed, chunk)
+            yield made
+            if made.peak.bytes <= goal.bytes:
+                return
+
+
 def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> Iterator[Candidate]:
     """A split that was probed at two chunk sizes, at more of them."""
     machine, (seed, first, at_first, second, at_second) = space.machine, tried
@@ -190,7 +215,7 @@ def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> 
     known = {first}
     yield at_first
     if at_second.peak.bytes > at_first.peak.bytes > goal.bytes and least < first:
-        yield space.cut(parent, seed, least)
+        yield from _smaller(space, parent, goal, seed, at_first, first)
     while at_second.peak.bytes <= at_first.peak.bytes and second < most:
         # What holds the peak does not grow with the chunk yet, or is a state saved for every chunk; go on.
         first, at_first = second, at_second

@@ -44,9 +44,9 @@ def moved(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
         yield from _sunk(space, shared, goal)
 
 
-def thresholds(room_bytes: int) -> list[int]:
+def thresholds(room_bytes: int, coarser: bool = False) -> list[int]:
     """Bytes of the values that may stay whole where a region grows, smallest first."""
-    return sorted({max(room_bytes // share, 1) for share in (64, 8)})
+    return sorted({max(room_bytes // share, 1) for share in ((64, 8, 3) if coarser else (64, 8))})
 
 
 def _room(start: Candidate, goal: Goal) -> int:

@@ -109,12 +109,14 @@ class Goal:
       most_chunk_bytes: the paper's tensor_split_size: working set that no chunk may exceed, or None.
       most_value_bytes: the paper's tensor_size_threshold: values above it are split although they fit, or None.
       finest: whether regions grow over all values, however small, that are then cut along with the big ones.
+      coarser: whether values may stay whole, too, that take a good part of the room.
     """
 
     bytes: int
     most_chunk_bytes: int | None = None
     most_value_bytes: int | None = None
     finest: bool = False
+    coarser: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +279,8 @@ class Space:
         largest = max((value_bytes(h.var) for h in unfused.held), default=0)
         room = max(goal.bytes - parent.peak.arguments_bytes - parent.peak.outputs_bytes, 1)
         most = min(largest // 2, goal.most_value_bytes or largest)
-        small = sorted({1 if goal.finest else min(threshold, max(most, 1)) for threshold in thresholds(room)})
+        whole = thresholds(room, goal.coarser)
+        small = sorted({1 if goal.finest else min(threshold, max(most, 1)) for threshold in whole})
         held = unfused.held if not parent.seeds else (*parent.peak.held, *unfused.held)
         key = (parent.decisions, tuple(small))
         if key not in self._offered:

@@ -55,6 +55,14 @@ def test_one_thing_has_one_spelling():
     assert fingerprint(program_of(lambda x: x**2, x)) == fingerprint(program_of(jnp.square, x))
 
 
+@pytest.mark.parametrize("start", [(1, 0), (-9, 3), (np.uint8(9), np.uint8(1))])
+def test_a_slice_from_a_known_place_is_no_dynamic_one(start):
+    x = jnp.arange(20.0).reshape(5, 4)
+    program = program_of(lambda x: jax.lax.dynamic_slice(x, start, (2, 3)), x)
+    assert [e.primitive.name for e in program.eqns] == ["slice"]
+    np.testing.assert_array_equal(emit(program, {})(x)[0], jax.lax.dynamic_slice(x, start, (2, 3)))
+
+
 def test_padding_by_nothing_is_no_equation():
     x = jnp.ones((3, 4))
     assert fingerprint(program_of(lambda x: jnp.exp(jnp.pad(x, 0)), x)) == fingerprint(program_of(jnp.exp, x))

@@ -179,6 +179,57 @@ def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(second
     assert asked == ([start] if seconds <= beam.SLOW else [start, halfway])
 
 
+def leapfrog(x, v):
+    """Forces before a loop, and again on every turn of it."""
+
+    def forces(x):
+        apart = x[None] - x[:, None]
+        return jnp.sum(apart * ((apart**2).sum(axis=-1) + 0.01)[..., None] ** -1.5, axis=1)
+
+    def turn(state, _):
+        x, v, a = state
+        x = x + 0.01 * (v + 0.005 * a)
+        return (x, v, forces(x)), None
+
+    return jax.lax.scan(turn, (x, v, forces(x)), None, length=3)[0]
+
+
+@pytest.mark.parametrize("room", [40_000, 80_000, 160_000])
+def test_what_leaves_its_own_part_within_the_goal_is_tried_first_while_another_part_holds_the_peak(room):
+    x = np.random.default_rng(0).standard_normal((300, 3), dtype=np.float32)
+    made = space_of(leapfrog, x, x, room=room)
+    assert made.is_met(made.ranked(made.root)[0])
+
+
+def pairs(x):
+    """A sign for every pair; which pairs there are is found by counting."""
+    i, j = jnp.triu_indices(len(x), 1)
+    signs = jnp.sign(x[i] - x[j])
+    return signs.T @ signs
+
+
+def test_what_is_a_little_too_big_to_stay_whole_is_not_counted_again_for_every_chunk():
+    x = np.random.default_rng(0).standard_normal((200, 29), dtype=np.float32)
+    values = 200 * 199 // 2 * 29 * 4
+    made = space_of(pairs, x, room=values // 4)
+    slow, fast = (made.ranked(made.root, replace(made.goal, coarser=c))[0] for c in (False, True))
+    assert slow.seconds > 10 * fast.seconds and made.is_met(fast)
+    f = exla.jit(pairs, memory_limit=made.goal.bytes, records="off")
+    np.testing.assert_array_equal(f(x), jax.jit(pairs)(x))
+    first = next(d for d in f.plan(x).decisions if isinstance(d, Split))
+    assert (first.site, first.growth) == (fast.splits[0].site, fast.splits[0].growth)
+
+
+def test_there_are_chunks_between_the_smallest_and_those_that_fill_a_vector():
+    def covariances(x):
+        products = x[:, :, None] * x[:, None]
+        return jnp.sum((products - products.mean(axis=0)) ** 2)
+
+    x = np.random.default_rng(0).standard_normal((997, 101), dtype=np.float32)
+    made = space_of(covariances, x, room=101 * 101 * 4 * 6)
+    assert any(1 < split.chunk < 8 for c in made.ranked(made.root) for split in c.splits)
+
+
 def test_the_beam_comes_to_an_end_and_the_refusal_says_so(monkeypatch):
     made = space_of(kernel, *POINTS)
     (first, *_) = found = made.ranked(made.root)

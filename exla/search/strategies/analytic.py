@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -41,6 +41,8 @@ MOSTLY_UNUSED = 0.5
 did not is to be worth compiling."""
 MUCH_FASTER = 0.75
 """Share of the predicted time of what obeys, below which something with a higher projected peak is worth compiling."""
+SLOW = 4
+"""Times the predicted time of what is not split, above which larger values are kept whole too."""
 FAR, NEARER = 1.25, 0.95
 """What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried."""
 
@@ -130,8 +132,9 @@ def _descend(
 ) -> Generator[Candidate, Outcome, bool]:
     """Ask for one candidate after another until one obeys; the goal is tightened by the compiler's word.
 
-    What was ranked for the goal before is asked first, as far as it is within the new one. Where there are others to
-    start from, nothing is ranked again after one that is projected far above the limit.
+    What was ranked for the goal before is asked first, as far as it is within the new one, unless it is far slower than
+    what is ranked for that. Where there are others to start from, nothing is ranked again after one that is projected
+    far above the limit.
     """
     seen, smallest = tried.seen, tried.smallest
     ranked: list[Candidate] = []
@@ -148,7 +151,14 @@ def _descend(
             return False
         if not found:
             ranked = space.ranked(start, goal)
+            if _is_slow(ranked, start) and not goal.coarser:
+                coarser = replace(goal, coarser=True)
+                faster = [c for c in space.ranked(start, coarser) if space.is_met(c, goal)]
+                if faster and faster[0].seconds < MUCH_FASTER * ranked[0].seconds:
+                    goal, ranked = coarser, faster
             found = [c for c in ranked if c.outcome not in seen]
+        elif last is not None and (finer := _finer(space, start, goal, last, found[0], seen)):
+            ranked, found = [*finer, *ranked], [*finer, *found]
         if not found or _is_hopeless(space, found[0], last) or (goal.finest and tried.is_far(space, found[0])):
             return False
         first = last = found[0]
@@ -169,6 +179,28 @@ def _descend(
             return False
         goal = goals[_places(first)] = tightened(goal, first, outcome, space.goal.bytes)
     return False
+
+
+def _is_slow(ranked: Sequence[Candidate], start: Candidate) -> bool:
+    """Whether what is ranked first computes most of it again on many trips, or is cut too finely.
+
+    Something a little too big to stay whole may have to be computed on every trip.
+    """
+    return bool(ranked) and ranked[0].seconds > SLOW * start.seconds
+
+
+def _finer(
+    space: SearchSpace, start: Candidate, goal: Goal, last: Candidate, following: Candidate, seen: Set[Any]
+) -> list[Candidate]:
+    """What is much faster than the candidate that follows on one over the limit, as fast as that; fastest first.
+
+    It need not be within the tightened goal: smaller chunks of the same may be counted as they are projected.
+    """
+    if last.seconds >= MUCH_FASTER * following.seconds:
+        return []
+    goals = goal, replace(goal, bytes=(goal.bytes + last.peak.bytes) // 2)
+    within = [c for g in goals for c in space.ranked(start, g) if c.outcome not in seen and space.is_met(c, g)]
+    return sorted((c for c in within if c.seconds < MUCH_FASTER * following.seconds), key=lambda c: c.seconds)
 
 
 def _loosened(
