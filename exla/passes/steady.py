@@ -27,8 +27,8 @@ there: wherever both came from, it is one value that is on both sides.
 What is sealed (`exla.passes.seal`) is computed by the same code wherever it is cut alike, so that its places are one.
 
 A part of a value that is computed alone (`exla.passes.split.part`) is computed by other code than the whole value. An
-element may be told from itself then, so such a part is not offered where it is compared with the whole value by order
-either: how many are above it?
+element may be told from itself then, so such a part is not offered where it is compared with the whole value, or with a
+part of another shape, by order either: how many are above it?
 """
 
 from __future__ import annotations
@@ -222,7 +222,9 @@ NOWHERE: Reach = frozenset()
 SEALED = -2
 """What the place of a sealed equation begins with, which no position is."""
 APART = -3
-"""What the place of an equation that computes a part of a value alone begins with."""
+"""What the place of an equation that computes a part of a value alone begins with, before how it is cut."""
+WHOLE: Place = ()
+"""Where everything else is computed, as far as comparisons by order go."""
 
 
 def _places(reach: Reach) -> frozenset[tuple[Name, Place]]:
@@ -242,7 +244,7 @@ class _Walk:
       kinds: the primitives that compare: `COMPARISONS` or `ORDERED`.
       compared: the place of each comparison -> the equations that both its sides are made of, and the user's line.
       holds: whether each of these reaches both sides of a comparison as one array, or from one place; by order, from
-        none that computes a part alone where another computes the whole.
+        none that computes a part alone where another computes the whole or a part of another shape.
     """
 
     def __init__(self, numbers: frozenset[Name] | None, kinds: Set[str] = COMPARISONS) -> None:
@@ -283,10 +285,11 @@ class _Walk:
             else self._varies(program, eqn, name)
         ):
             at = place
+            cut = tuple(n for v in (*eqn.invars, *eqn.outvars) for n in v.aval.shape)
             if self.kinds is ORDERED and is_alone(eqn):
-                at = (APART, *place)
+                at = (APART, *cut)
             elif is_sealed(eqn):
-                at = (SEALED, *self._chunks, SEALED, *(n for v in (*eqn.invars, *eqn.outvars) for n in v.aval.shape))
+                at = (SEALED, *self._chunks, SEALED, *cut)
             own = frozenset(((name, at),))
             return [frozenset((Array((*place, k), own | _places(reach)),)) for k, reach in enumerate(results)]
         return results
@@ -349,7 +352,9 @@ class _Walk:
         for name in shared:
             if len({array.key for array in both if any(name == n for n, _ in array.places)}) > 1:
                 places = {at for n, at in _places(both) if n == name}
-                self.holds &= len({at[0] == APART for at in places} if self.kinds is ORDERED else places) == 1
+                if self.kinds is ORDERED:
+                    places = {at if at[0] == APART else WHOLE for at in places}
+                self.holds &= len(places) == 1
 
 
 def compared(program: Program, comparison: int) -> list[int]:

@@ -246,6 +246,13 @@ def above_one(x, y):
     return (k > k[i, i]).sum(axis=1), (k >= k[3, 5]).sum(axis=0)
 
 
+def above_in_its_row(x, y):
+    """Two parts of other shapes."""
+    k = x @ y.T
+    i = jnp.argmax(x[:, 0])
+    return (k[i] > k[i, jnp.argsort(y[:, 1])[:40, None]]).sum(axis=1), (k[i] < k[i, i])
+
+
 def from_the_least(x, y):
     k = x @ y.T
     chosen = k[jnp.arange(len(x)), jnp.argmin(k, axis=1)]
@@ -253,7 +260,7 @@ def from_the_least(x, y):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
-@pytest.mark.parametrize("fn", [above, above_one, from_the_least])
+@pytest.mark.parametrize("fn", [above, above_one, above_in_its_row, from_the_least])
 def test_what_is_compared_by_order_with_the_whole_is_no_part_of_its_own(fn, share):
     """The product of one row with one column has other last bits than the product of all."""
     x, y = (np.random.default_rng(k).normal(size=(600, 37)).astype(np.float32) for k in range(2))
