@@ -83,7 +83,7 @@ def _is_product(program: Program, v: Any) -> bool:
         return False
     name = eqn.primitive.name
     if name == "mul":
-        return not any(_is_power_of_two(constant_of(program, factor)) for factor in eqn.invars)
+        return not any(_is_power_of_two(_constant(program, factor)) for factor in eqn.invars)
     return _rounds_as_product(program, eqn) if name == "div" else name in MULTIPLYING
 
 
@@ -96,7 +96,7 @@ def _is_joined(program: Program, eqn: Any) -> bool:
         return made[1] in INVERTED or made[0] in ("div", "integer_pow")
     if name in ("mul", "add", "sub"):
         kinds = ("mul",) if name == "mul" else ("add", "sub")
-        known = sum(constant_of(program, v) is not None for v in eqn.invars)
+        known = sum(_constant(program, v) is not None for v in eqn.invars)
         known += sum(m.primitive.name in kinds and _has_constant(program, m) for m in makers if m is not None)
         if known > 1 or (name == "sub" and made[0] == "exp" and known):
             return True
@@ -113,16 +113,16 @@ def _is_rounded_between(program: Program, widening: Any) -> bool:
 
 
 def _has_constant(program: Program, eqn: Any) -> bool:
-    return any(constant_of(program, v) is not None for v in eqn.invars)
+    return any(_constant(program, v) is not None for v in eqn.invars)
 
 
 def _rounds_as_product(program: Program, division: Any) -> bool:
     """Whether a division is by a constant whose inverse is not exact."""
-    divisor = constant_of(program, division.invars[1])
+    divisor = _constant(program, division.invars[1])
     return divisor is not None and not _is_power_of_two(divisor)
 
 
-def constant_of(program: Program, v: Any) -> Any:
+def _constant(program: Program, v: Any) -> Any:
     """The one number that a value holds; None where it is no literal."""
     while not isinstance(v, Literal):
         eqn = _maker(program, v, LOOKED_THROUGH - {"broadcast_in_dim"})

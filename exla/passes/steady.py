@@ -25,15 +25,11 @@ A maximum of two values that is compared with one of them, as in its derivative,
 there: wherever both came from, it is one value that is on both sides.
 
 What is sealed (`exla.passes.seal`) is computed by the same code wherever it is cut alike, so that its places are one.
-
-A part of a value that is computed alone (`exla.passes.split.part`) is computed by other code than the whole value. An
-element may be told from itself then, so such a part is not offered where it is compared with the whole value, or with a
-part of another shape, by order either: how many are above it?
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -41,29 +37,14 @@ from typing import Any, NamedTuple
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.memory import Path
-from exla.ir.primitives import FUSIBLE, named
+from exla.ir.primitives import FUSIBLE
 from exla.ir.program import Program, variables
-from exla.ir.scopes import equation_number, is_alone
-from exla.passes.decisions import Sink
+from exla.ir.scopes import equation_number
 from exla.passes.paths import program_at
-from exla.passes.rounding import (
-    LOOKED_THROUGH,
-    constant_of,
-    depends_on_place,
-    is_inexact,
-    is_narrow,
-    is_sealed,
-    made_by,
-)
+from exla.passes.rounding import LOOKED_THROUGH, depends_on_place, is_inexact, is_narrow, is_sealed, made_by
 from exla.passes.split.loop import Carry, Loop
 
 COMPARISONS = frozenset({"eq", "ne"})
-JUMPING = named("sign floor ceil round sqrt rsqrt log pow")
-"""What may give another number, or none, for a difference that is not quite 0, or a ratio that is not quite 1."""
-ORDERED = named("lt le gt ge convert_element_type") | JUMPING
-"""Comparisons by order, and with a constant; and what compares the two sides of a difference or ratio as these do."""
-SCALED = named("add sub mul div abs")
-"""What leaves a difference one, where the other operand is a constant."""
 CHOOSING = frozenset({"max", "min", "clamp"})
 """Element-wise equations whose result is one of their operands."""
 
@@ -113,33 +94,11 @@ class Steady:
         return [(shared, source) for shared, source in self._walked.compared.values() if shared]
 
     @cached_property
-    def _walked(self) -> _Walk:
-        walk = _Walk(None)
-        if _compares(self.program, COMPARISONS):
+    def _walked(self) -> Walk:
+        walk = Walk(None)
+        if _compares(self.program):
             walk.run(self.program, [NOWHERE] * len(self.program.invars), ())
         return walk
-
-    @cached_property
-    def ordered(self) -> frozenset[Name]:
-        """The equations that both sides of some comparison by order are made of."""
-        walk = _Walk(None, ORDERED)
-        if _compares(self.program, ORDERED):
-            walk.run(self.program, [NOWHERE] * len(self.program.invars), ())
-        return frozenset().union(*(shared for shared, _ in walk.compared.values()))
-
-    def allows(self, candidate: Program, decisions: Iterable[Any]) -> bool:
-        """Whether comparisons in a program that decisions made of this one are what they were."""
-        return self.holds(candidate) and self._keeps_order(candidate, decisions)
-
-    def _keeps_order(self, candidate: Program, decisions: Iterable[Any]) -> bool:
-        """Whether no part that a program computes alone is compared by order with what it is a part of."""
-        if not any(isinstance(decision, Sink) for decision in decisions) or not self.ordered:
-            return True
-        if "ordered" not in candidate.known:
-            walk = _Walk(self.ordered, ORDERED)
-            walk.run(candidate, [NOWHERE] * len(candidate.invars), ())
-            candidate.known["ordered"] = walk.holds
-        return candidate.known["ordered"]
 
     def holds(self, candidate: Program) -> bool:
         """Whether the sides of each comparison in a program that splits made of this one share their places."""
@@ -148,7 +107,7 @@ class Steady:
         if self.is_computed_again:
             return False
         if "steady" not in candidate.known:
-            walk = _Walk(self.numbers)
+            walk = Walk(self.numbers)
             walk.run(candidate, [NOWHERE] * len(candidate.invars), ())
             candidate.known["steady"] = walk.holds
         return candidate.known["steady"]
@@ -161,39 +120,20 @@ def _is_chosen_from(program: Program, chosen: Any, var: Any) -> bool:
     return eqn is not None and eqn.primitive.name in CHOOSING and any(v is var for v in eqn.invars)
 
 
-def _sides(program: Program, eqn: Any, kinds: Set[str]) -> tuple[Any, Any] | None:
-    """Two values in floating point that are compared: not one with itself, which asks for NaNs."""
-    name = eqn.primitive.name
-    if name not in kinds or not is_inexact(eqn.invars[0]):
-        return None
-    sides = variables(eqn.invars)
-    if kinds is ORDERED:
-        if name == "convert_element_type" and is_inexact(eqn.outvars[0]):
-            return None
-        varying = [v for v in sides if constant_of(program, v) is None]
-        sides = _subtracted(program, varying[0]) if len(varying) == 1 else varying
-    return (sides[0], sides[1]) if len(sides) == 2 and sides[0] is not sides[1] else None
+def _is_comparison(eqn: Any) -> bool:
+    """Whether two values in floating point are compared for equality: not one with itself, which asks for NaNs."""
+    if eqn.primitive.name not in COMPARISONS:
+        return False
+    one, other = eqn.invars
+    return one is not other and is_inexact(one) and not isinstance(one, Literal) and not isinstance(other, Literal)
 
 
-def _subtracted(program: Program, v: Any) -> list[Any]:
-    """What a value is the difference or ratio of, by whatever constants it is scaled and shifted."""
-    while True:
-        at = made_by(program, v)
-        if at is None or program.eqns[at].primitive.name not in SCALED:
-            return []
-        eqn = program.eqns[at]
-        varying = [u for u in eqn.invars if constant_of(program, u) is None]
-        if len(varying) != 1:
-            return varying if eqn.primitive.name in ("sub", "div") else []
-        (v,) = varying
-
-
-def _compares(program: Program, kinds: Set[str]) -> bool:
-    """Whether floating point numbers are compared anywhere in a program; most compare none for equality."""
+def _compares(program: Program) -> bool:
+    """Whether floating point numbers are compared for equality anywhere in a program; most compare none."""
     return any(
-        _sides(program, eqn, kinds) is not None
-        or ("loop" in eqn.params and _compares(eqn.params["loop"].body, kinds))
-        or any(_compares(Program(jaxpr=body.jaxpr), kinds) for body in _compat.bodies(eqn))
+        _is_comparison(eqn)
+        or ("loop" in eqn.params and _compares(eqn.params["loop"].body))
+        or any(_compares(Program(jaxpr=body.jaxpr)) for body in _compat.bodies(eqn))
         for eqn in program.eqns
     )
 
@@ -221,35 +161,28 @@ Reach = frozenset[Array]
 NOWHERE: Reach = frozenset()
 SEALED = -2
 """What the place of a sealed equation begins with, which no position is."""
-APART = -3
-"""What the place of an equation that computes a part of a value alone begins with, before how it is cut."""
-WHOLE: Place = ()
-"""Where everything else is computed, as far as comparisons by order go."""
 
 
-def _places(reach: Reach) -> frozenset[tuple[Name, Place]]:
+def places(reach: Reach) -> frozenset[tuple[Name, Place]]:
     return frozenset().union(*(array.places for array in reach))
 
 
 def _other_turn(reach: Reach) -> Reach:
     """What a value is made of, seen from where the arrays of one turn are not those of the next."""
-    return frozenset(Array((-1, *at), frozenset(((name, at),))) for name, at in _places(reach))
+    return frozenset(Array((-1, *at), frozenset(((name, at),))) for name, at in places(reach))
 
 
-class _Walk:
+class Walk:
     """Follows which places reach the two sides of each comparison.
 
     Attributes:
       numbers: the equations that are followed; None = all whose bits depend on where they are computed.
-      kinds: the primitives that compare: `COMPARISONS` or `ORDERED`.
       compared: the place of each comparison -> the equations that both its sides are made of, and the user's line.
-      holds: whether each of these reaches both sides of a comparison as one array, or from one place; by order, from
-        none that computes a part alone where another computes the whole or a part of another shape.
+      holds: whether each of these reaches both sides of a comparison as one array, or from one place.
     """
 
-    def __init__(self, numbers: frozenset[Name] | None, kinds: Set[str] = COMPARISONS) -> None:
+    def __init__(self, numbers: frozenset[Name] | None) -> None:
         self.numbers = numbers
-        self.kinds = kinds
         self.compared: dict[Place, tuple[frozenset[Name], str]] = {}
         self.holds = True
         self._chunks: tuple[int, ...] = ()
@@ -266,14 +199,25 @@ class _Walk:
             if eqn.primitive.name == "exla_split":
                 results = self._loop(eqn.params["loop"], operands, place)
             else:
-                sides = _sides(program, eqn, self.kinds)
-                if sides is not None and not self._is_one(program, *sides):
-                    self._compare(of(sides[0]), of(sides[1]), place, program.source(position))
-                results = self._equation(program, eqn, operands, place)
+                self.meet(program, position, operands, place)
+                results = self.equation(program, eqn, operands, place)
             known.update(zip(eqn.outvars, results, strict=True))
         return [of(v) for v in program.outvars]
 
-    def _equation(self, program: Program, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
+    def meet(self, program: Program, position: int, operands: Sequence[Reach], place: Place) -> None:
+        """See what comes together in an equation."""
+        eqn = program.eqns[position]
+        if _is_comparison(eqn) and not self._is_one(program, eqn):
+            self._compare(operands[0], operands[1], place, program.source(position))
+
+    def at(self, eqn: Any, place: Place) -> Place:
+        """Where an equation is computed, as far as it matters for its bits."""
+        if not is_sealed(eqn):
+            return place
+        return (SEALED, *self._chunks, SEALED, *(n for v in (*eqn.invars, *eqn.outvars) for n in v.aval.shape))
+
+    def equation(self, program: Program, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
+        """What the results of an equation are made of."""
         made = NOWHERE.union(*operands)
         has_turns = _compat.bodies(eqn) and not is_sealed(eqn)
         results = self._turns(eqn, operands, place) if has_turns else [made] * len(eqn.outvars)
@@ -284,18 +228,13 @@ class _Walk:
             if self.numbers is not None and number is not None
             else self._varies(program, eqn, name)
         ):
-            at = place
-            cut = tuple(n for v in (*eqn.invars, *eqn.outvars) for n in v.aval.shape)
-            if self.kinds is ORDERED and is_alone(eqn):
-                at = (APART, *cut)
-            elif is_sealed(eqn):
-                at = (SEALED, *self._chunks, SEALED, *cut)
-            own = frozenset(((name, at),))
-            return [frozenset((Array((*place, k), own | _places(reach)),)) for k, reach in enumerate(results)]
+            own = frozenset(((name, self.at(eqn, place)),))
+            return [frozenset((Array((*place, k), own | places(reach)),)) for k, reach in enumerate(results)]
         return results
 
-    def _is_one(self, program: Program, one: Any, other: Any) -> bool:
+    def _is_one(self, program: Program, comparison: Any) -> bool:
         """Whether a split leaves a maximum to be compared with the very value that it was chosen from."""
+        one, other = comparison.invars
         return self.numbers is not None and (
             _is_chosen_from(program, one, other) or _is_chosen_from(program, other, one)
         )
@@ -313,7 +252,7 @@ class _Walk:
         while given != before:  # what one turn makes, the next may read
             before = list(given)
             for k, turn in enumerate(turns):
-                there, takes = (*place, k), [_places(before[p]) for p in turn.takes]
+                there, takes = (*place, k), [places(before[p]) for p in turn.takes]
                 inner = [frozenset((Array((*there, -1 - j), at),)) if at else NOWHERE for j, at in enumerate(takes)]
                 made = self.run(Program(jaxpr=turn.body.jaxpr), inner, there)
                 for reach, becomes, gives in zip(map(_other_turn, made), turn.becomes, turn.gives, strict=True):
@@ -346,15 +285,12 @@ class _Walk:
 
     def _compare(self, left: Reach, right: Reach, place: Place, source: str) -> None:
         known, _ = self.compared.get(place, (frozenset[Name](), source))
-        shared = {name for name, _ in _places(left)} & {name for name, _ in _places(right)}
+        shared = {name for name, _ in places(left)} & {name for name, _ in places(right)}
         self.compared[place] = (known | shared, source)
         both = left | right
         for name in shared:
             if len({array.key for array in both if any(name == n for n, _ in array.places)}) > 1:
-                places = {at for n, at in _places(both) if n == name}
-                if self.kinds is ORDERED:
-                    places = {at if at[0] == APART else WHOLE for at in places}
-                self.holds &= len(places) == 1
+                self.holds &= len({at for n, at in places(both) if n == name}) == 1
 
 
 def compared(program: Program, comparison: int) -> list[int]:

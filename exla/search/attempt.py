@@ -18,6 +18,7 @@ from exla.ir.memory import Peak
 from exla.ir.program import Program, as_struct
 from exla.ir.scopes import numbered
 from exla.options import Options
+from exla.passes.apart import allows
 from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, from_json, to_json
 from exla.passes.replace import Declined
 from exla.passes.split.decide import Seed
@@ -437,7 +438,7 @@ class Attempt:
         start = numbered(rewritten)
         program, rest, seeds, more = replay_all(start, decisions[len(rewrites) :])
         self.sources = {**sources, **more}
-        if not Steady(program=start, seals=self.machine.keeps_branches).allows(program, decisions):
+        if not allows(Steady(program=start, seals=self.machine.keeps_branches), program, decisions):
             raise ReplayMiss(
                 "it computes a sum that is compared for equality in more than one place, or alone a part that is "
                 "compared with the whole, which may change the result; plan the program again"

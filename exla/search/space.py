@@ -31,6 +31,7 @@ from exla.ir.memory import Peak, largest_bytes
 from exla.ir.program import Program, value_bytes
 from exla.ir.scopes import numbered
 from exla.ir.spread import Spread
+from exla.passes.apart import allows
 from exla.passes.arrange import enumerate_arrangements
 from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Seal, Share, Split, Store
 from exla.passes.paths import program_at
@@ -309,7 +310,7 @@ class Space:
 
     def allows(self, program: Program, decisions: Sequence[Decision]) -> bool:
         """`is_steady` of the program that some decisions make."""
-        return self._compared(decisions).allows(program, decisions)
+        return allows(self._compared(decisions), program, decisions)
 
     def _is_steady_when_cut(self, parent: Candidate, seed: Seed) -> bool:
         """Whether a split keeps that, whatever its chunks: by those that the beam tries first."""

@@ -12,6 +12,8 @@ from exla.errors import ReplayMiss
 from exla.ir.emit import emit
 from exla.ir.memory import Held
 from exla.ir.program import canonical
+from exla.ir.scopes import numbered
+from exla.passes.apart import is_apart
 from exla.passes.decisions import Sink, to_json
 from exla.passes.sink import apply_sink, enumerate_sinks
 from exla.passes.unless import EXPANSIONS
@@ -59,7 +61,7 @@ READS = {
 
 def sunk(fn, *args):
     """A program with every part computed where it is read, and how many there were."""
-    program, count = canonical(jax.make_jaxpr(fn)(*args)), 0
+    program, count = numbered(canonical(jax.make_jaxpr(fn)(*args))), 0
     while True:
         big = [v for eqn in program.eqns for v in eqn.outvars if v.aval.size >= N * N]
         held = [Held(program=program, path=(), var=v, bytes=1 << 40) for v in big]
@@ -273,6 +275,61 @@ def test_what_is_compared_by_order_with_the_whole_is_no_part_of_its_own(fn, shar
         return
     for got, expected in zip(results, plain(x, y), strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+SMOOTH = {
+    "an activation": lambda k, m, s: jnp.tanh(s * (k - m)).sum(),
+    "a hinge": lambda k, m, s: jax.nn.relu(k - m + s),
+    "a square": lambda k, m, s: ((k - m) ** 2).sum(axis=0),
+    "a ratio": lambda k, m, s: k / m,
+    "the largest sum": lambda k, m, s: jnp.argmax(k.sum(axis=0) - m * s),
+    "what a sum is below": lambda k, m, s: k.sum(axis=0) > m,
+    "what is chosen by the whole": lambda k, m, s: m > jnp.argmax(k) + s,
+}
+JUMPS = {
+    "order": lambda k, m, s: k > m,
+    "order of what is scaled": lambda k, m, s: (k - m) * s >= 0,
+    "equality with nothing": lambda k, m, s: (k - m == 0).sum(),
+    "order after an activation": lambda k, m, s: jnp.exp((k - m) / 8) >= 1,
+    "order of the least": lambda k, m, s: jnp.min(jnp.abs(k - m)) <= 0,
+    "a conversion": lambda k, m, s: (k * 1e6).astype(jnp.int32) >= (m * 1e6).astype(jnp.int32),
+    "a sign": lambda k, m, s: jnp.sign(k - m),
+    "bits": lambda k, m, s: jnp.signbit(k - m),
+    "an inverse": lambda k, m, s: 1 / (k - m),
+    "a root": lambda k, m, s: jnp.sqrt(k - m),
+    "a remainder": lambda k, m, s: jnp.mod(k, m),
+    "a sort": lambda k, m, s: jnp.argsort(jnp.where(k > s, k, m)),
+    "bins": lambda k, m, s: jnp.digitize(k, jnp.stack([m, m + s])),
+    "the gradient of a maximum": lambda k, m, s: jax.grad(lambda v: jnp.maximum(k + v, m).sum())(s),
+    "a loop": lambda k, m, s: jax.lax.map(lambda row: (row >= 0).sum(), k - m),
+    "the condition of a loop": lambda k, m, s: jax.lax.while_loop(lambda t: (t > k).any(), lambda t: t - 1, m),
+}
+
+
+@pytest.mark.parametrize("meeting", [*SMOOTH, *JUMPS])
+def test_a_part_does_not_meet_the_whole_where_a_last_bit_decides(meeting):
+    def fn(x, i, j, s):
+        k = x @ (x + 1).T
+        return (SMOOTH | JUMPS)[meeting](k, k[i, j], s)
+
+    program, count = sunk(fn, np.ones((N, 6), np.float32), 3, 4, np.float32(1))
+    assert count >= 1 and is_apart(program) == (meeting in SMOOTH)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda key, i: jax.random.uniform(key, (300, 300))[i, i],
+        lambda key, i: jax.random.normal(key, (300, 300))[i].sum(axis=0),
+    ],
+)
+def test_random_numbers_in_chosen_places_are_those_of_the_whole(fn):
+    key, places = jax.random.key(0), np.array([3, 77, 210], np.int32)
+    try:
+        got = exla.jit(fn, memory_limit=60_000)(key, places)
+    except exla.MemoryLimitError:
+        return
+    np.testing.assert_allclose(got, jax.jit(fn)(key, places), rtol=1e-6)
 
 
 def test_a_plan_that_compares_a_part_with_the_whole_is_refused(tmp_path):

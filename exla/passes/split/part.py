@@ -50,6 +50,8 @@ MOST_WHOLE = 8
 """Times as large as all that is computed whole, for any part of it, a value must be."""
 LEAST_SAVED = 2
 """Times as much as what is read in many places would be computed of the whole value, at least."""
+_UNBATCHED = ("exla_", "random_", "threefry", "rng_")
+"""What the primitives begin with that are not mapped over places: JAX cannot, or not in every shape."""
 _MODES = (lax.GatherScatterMode.FILL_OR_DROP, lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
@@ -164,7 +166,10 @@ class Part:
             return False
         if self.eqn.params.get("strides") is not None:
             return False
-        return not self.is_many or (self.eqn.params["mode"] in _MODES and not _compat.is_extended(self.var.aval.dtype))
+        if not self.is_many:
+            return True
+        is_fixed = any(e.primitive.name.startswith(_UNBATCHED) for e in self.made.eqns)
+        return not is_fixed and self.eqn.params["mode"] in _MODES and not _compat.is_extended(self.var.aval.dtype)
 
     def _is_less(self, small_bytes: int) -> bool:
         """Whether computing what is read in many places takes less than the whole value does, in work and in bytes."""
