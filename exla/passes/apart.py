@@ -6,8 +6,8 @@ then: `k > k[i, j]` counts how many are above it, and it is not above itself. So
 come together, by whatever arithmetic, and something jumps there: a comparison, a sort, the root or logarithm of a
 difference, a conversion to integers. Nor where two parts of other shapes do.
 
-Once elements are summed up with others it does not matter which of them were rounded how, and what is chosen by them
-(an index, a truth value) is no number of theirs any more.
+What is not known to be smooth is taken to jump. Once elements are summed up with others it does not matter which of
+them were rounded how, and what is chosen by them (an index, a truth value) is no number of theirs any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from exla.ir.primitives import named
+from exla import _compat
+from exla.ir.primitives import VIEWS, named
 from exla.ir.program import Program
 from exla.ir.scopes import is_alone
 from exla.passes.decisions import Sink
@@ -24,16 +25,18 @@ from exla.passes.steady import NOWHERE, Name, Place, Reach, Steady, Walk, places
 
 CHOOSING = named("eq ne lt le gt ge eq_to lt_to le_to argmin argmax is_finite sort top_k")
 """What chooses by comparing: the integers and truth values that come of it are no numbers of what was compared."""
-JUMPING = CHOOSING | named("""
-    sign floor ceil round rem nextafter convert_element_type bitcast_convert_type reduce_precision
-    sqrt rsqrt cbrt log log1p pow asin acos atan2 acosh atanh erf_inv lgamma digamma
+SMOOTH = VIEWS | named("""
+    add sub mul neg add_any abs max min clamp select_n square exp exp2 expm1 tanh logistic sin cos tan erf erfc sinh
+    cosh asinh atan real imag conj complex copy stop_gradient broadcast_in_dim iota reshape transpose squeeze
+    expand_dims slice dynamic_slice dynamic_update_slice gather scatter pad concatenate stack split rev reduce_max
+    reduce_min cummax cummin reduce_window_max reduce_window_min device_put optimization_barrier sharding_constraint
 """)
-"""What may give quite another number, or none, where its operand differs by a last bit."""
+"""What differs by about a last bit where its operands do; of everything else it is not known."""
 DIVIDING = named("div integer_pow")
-"""What does so for what is not quite 0."""
+"""What may give quite another number where a divisor that is nearly 0 differs by a last bit."""
 SUMMING = named("""
     reduce_sum reduce_prod dot_general conv_general_dilated cumsum cumprod cumlogsumexp reduce_window_sum scatter-add
-    fft
+    fft cholesky triangular_solve lu qr eigh svd householder_product tridiagonal_solve
 """)
 WHOLE: Place = ()
 """Where what is not computed alone is computed."""
@@ -59,10 +62,12 @@ class _Meetings(Walk):
     def meet(self, program: Program, position: int, operands: Sequence[Reach], place: Place) -> None:
         eqn = program.eqns[position]
         name = eqn.primitive.name
-        if name in DIVIDING and eqn.params.get("y", -1) < 0:
-            operands = operands[-1:]
-        elif name not in JUMPING or (name == "convert_element_type" and is_inexact(eqn.outvars[0])):
+        if name in SMOOTH or name in SUMMING or _compat.bodies(eqn):
             return
+        if name == "convert_element_type" and is_inexact(eqn.outvars[0]):
+            return
+        if name in DIVIDING:
+            operands = operands[-1:] if eqn.params.get("y", -1) < 0 else ()
         kinds: dict[Name, Place] = {}
         for which, at in places(NOWHERE.union(*operands)):
             self.holds &= kinds.setdefault(which, at) == at
