@@ -245,7 +245,7 @@ def test_each_device_counts_from_its_own_first_index():
 
 
 def test_a_refusal_says_why_an_axis_is_not_cut_in_the_shares():
-    f = exla.jit(lambda x, y: jnp.sort(jnp.cumsum(near(x, y), axis=0), axis=1)[:, ::64], memory_limit=LIMIT)
+    f = exla.jit(lambda x, y: jnp.sort(jnp.cumsum(near(x, y), axis=0), axis=1)[:, ::64], memory_limit="200KiB")
     with pytest.raises(
         exla.MemoryLimitError, match="along i of the mesh .* `cumsum` at .* runs through the axis in order"
     ):
