@@ -15,7 +15,7 @@ from typing import Any
 from jax.lax import Precision
 
 from exla._compat import Literal
-from exla.ir.primitives import VIEWS
+from exla.ir.primitives import REDUCERS, VIEWS
 from exla.ir.program import Program, value_bytes
 
 Order = tuple[int, ...]
@@ -71,6 +71,12 @@ def is_vectors(eqn: Any) -> bool:
 def is_outer(eqn: Any) -> bool:
     """Whether an equation is a product that sums nothing: compilers multiply element by element."""
     return eqn.primitive.name == "dot_general" and sizes_of(eqn, 0)[1] == 1
+
+
+def adds_nothing(eqn: Any) -> bool:
+    """Whether a product or reduction adds up nothing, so that XLA makes a multiplication or a reshape of it."""
+    is_kept = eqn.primitive.name in REDUCERS and eqn.invars[0].aval.size == eqn.outvars[0].aval.size
+    return is_kept or is_outer(eqn)
 
 
 def is_exact(eqn: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.primitives import VIEWS, named
+from exla.ir.products import adds_nothing
 from exla.ir.program import Program
 from exla.ir.scopes import is_alone
 from exla.passes.decisions import Sink
@@ -29,15 +30,15 @@ SMOOTH = VIEWS | named("""
     add sub mul neg add_any abs max min clamp select_n square exp exp2 expm1 tanh logistic sin cos tan erf erfc sinh
     cosh asinh atan real imag conj complex copy stop_gradient broadcast_in_dim iota reshape transpose squeeze
     expand_dims slice dynamic_slice dynamic_update_slice gather scatter pad concatenate stack split rev reduce_max
-    reduce_min cummax cummin reduce_window_max reduce_window_min device_put optimization_barrier sharding_constraint
+    reduce_min cummax cummin reduce_window_max reduce_window_min device_put sharding_constraint
+    reduce_sum reduce_prod dot_general conv_general_dilated cumsum cumprod cumlogsumexp reduce_window_sum scatter-add
+    fft cholesky triangular_solve lu qr eigh svd householder_product tridiagonal_solve
 """)
 """What differs by about a last bit where its operands do; of everything else it is not known."""
 DIVIDING = named("div integer_pow")
 """What may give quite another number where a divisor that is nearly 0 differs by a last bit."""
-SUMMING = named("""
-    reduce_sum reduce_prod dot_general conv_general_dilated cumsum cumprod cumlogsumexp reduce_window_sum scatter-add
-    fft cholesky triangular_solve lu qr eigh svd householder_product tridiagonal_solve
-""")
+SUMMING = named("reduce_sum dot_general")
+"""What adds every element to others, unless it adds up one; a running sum, window or scatter may leave some alone."""
 WHOLE: Place = ()
 """Where what is not computed alone is computed."""
 
@@ -62,7 +63,7 @@ class _Meetings(Walk):
     def meet(self, program: Program, position: int, operands: Sequence[Reach], place: Place) -> None:
         eqn = program.eqns[position]
         name = eqn.primitive.name
-        if name in SMOOTH or name in SUMMING or _compat.bodies(eqn):
+        if name in SMOOTH or _compat.bodies(eqn):
             return
         if name == "convert_element_type" and is_inexact(eqn.outvars[0]):
             return
@@ -73,7 +74,7 @@ class _Meetings(Walk):
             self.holds &= kinds.setdefault(which, at) == at
 
     def equation(self, program: Program, eqn: Any, operands: Sequence[Reach], place: Place) -> list[Reach]:
-        if eqn.primitive.name in SUMMING:
+        if eqn.primitive.name in SUMMING and not adds_nothing(eqn):
             operands = [NOWHERE] * len(operands)
         results = super().equation(program, eqn, operands, place)
         if eqn.primitive.name in CHOOSING:

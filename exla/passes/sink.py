@@ -137,7 +137,7 @@ def _maker(program: Program, eqn: Any, operand: int) -> int | None:
 
 
 def _parts_read(program: Program, var: Any, small_bytes: int) -> Iterator[int]:
-    """The equations that read a small part of a value, or of a view of it: from where, is known when they run."""
+    """The equations that read a small part of a value, or of a view of it."""
     small = max(small_bytes, value_bytes(var) // MOST_WHOLE)
     for position, k in program.consumers.get(var, ()):
         eqn = program.eqns[position]

@@ -22,7 +22,7 @@ from exla.ir.code import TPU
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, fused_of, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
-from exla.ir.products import copied_bytes, is_outer
+from exla.ir.products import adds_nothing, copied_bytes
 from exla.ir.program import Program, value_bytes
 from exla.ir.split_products import Cutting
 from exla.passes.split.loop import Combine
@@ -75,13 +75,7 @@ def _starts_kernel(eqn: Any) -> bool:
     name = eqn.primitive.name
     if name in FUSIBLE or name in ("exla_split", "device_put") or _compat.bodies(eqn):
         return False
-    return not _is_elementwise(eqn)
-
-
-def _is_elementwise(eqn: Any) -> bool:
-    """Whether a product or reduction adds up nothing, so that XLA makes a multiplication or a reshape of it."""
-    is_kept = eqn.primitive.name in REDUCERS and _elements(eqn.invars[0]) == _elements(eqn.outvars[0])
-    return is_kept or is_outer(eqn)
+    return not adds_nothing(eqn)
 
 
 def projected(program: Program, machine: Machine, *, fused: bool = True, searching: bool = False) -> Peak:
@@ -211,7 +205,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         return 0.0
     made = sum(_elements(v) for v in eqn.outvars)
     read = sum(_elements(v) for v in eqn.invars)
-    if _is_elementwise(eqn):
+    if adds_nothing(eqn):
         return made / machine.elements if name == "dot_general" else 0.0
     if name == "dot_general":
         stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars) if not _is_never_stored(program, v, machine))
