@@ -1,13 +1,16 @@
-"""What an attached GPU is asked, in one command of under nine minutes: tests, caps and peaks, times against jax.jit.
+"""What an attached GPU is asked, in one command of under nine minutes: tests, caps and peaks, times, and a campaign.
 
-    JAX_PLATFORMS=cuda,cpu python -m benchmarks.gpu_session [--budget-s 500] [--platform cuda]
+    JAX_PLATFORMS=cuda,cpu python -m benchmarks.gpu_session [--budget-s 500] [--jobs 12] [--campaign FOLDER]
 
 1. the tests that need a device (`tests/targets/test_attached.py`);
-2. each of the eight benchmark programs under each cap, in a process of its own: `peak_bytes_in_use` of the allocator
-   against `compiled_bytes`, values against float64 NumPy, and the time against `jax.jit` in turns.
+2. the programs of `benchmarks.targets` under 1/64 of what they take, then the eight at their natural sizes under each
+   cap, each in a process of its own: `peak_bytes_in_use` of the allocator against `compiled_bytes`, values against
+   `jax.jit`'s or against float64 NumPy, and the time against `jax.jit` in turns;
+3. `benchmarks/campaigns/gpu.toml`, for the rest of the budget: candidates profiled for the card's split data set.
 
-One JSON line for each in `benchmarks/results/`, with the card and the versions. What the budget does not reach is left
-out and said so. `--platform cpu` tries the command on a machine without one.
+What compiles does so beside the others, what runs is alone on the card. One JSON line for each measurement in
+`benchmarks/results/`, with the card and the versions. What the budget does not reach is left out and said so.
+`--platform cpu` tries the command on a machine without a GPU.
 """
 
 import argparse
@@ -15,10 +18,17 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import filelock
+import numpy as np
 
 from benchmarks import isolate
 from benchmarks.isolate import MIB
@@ -27,15 +37,33 @@ from benchmarks.timing import alternate
 
 CAPS_MIB = (64, 256, 1024)
 ROUNDS = 7
+TRUNCATED = 2.0
+"""Times the error of `jax.jit` that may be exla's where that is above what float32 explains: GPUs multiply in TF32."""
+LAST_S = 45
+"""Seconds before the end after which no instance of the campaign begins."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def measure(program: str, cap_mib: int) -> dict[str, Any]:
-    """One program under one cap on the default device; call it in a fresh process."""
+def peaked(device: Any, counted_bytes: int) -> dict[str, Any]:
+    """The most that was ever in use on a device, and whether it is more than was counted."""
+    from exla.overrun import SLACK_BYTES
+
+    peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
+    return {"peak_bytes_in_use": peak, "exceeded": peak is not None and peak > counted_bytes + SLACK_BYTES}
+
+
+def rivals(exla_runs: Callable[[], Any], jax_runs: Callable[[], Any]) -> dict[str, Any]:
+    """Seconds of both in turns, their medians and the ratio of these."""
+    seconds = alternate({"exla": exla_runs, "jax": jax_runs}, rounds=ROUNDS)
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    return {"seconds": seconds, "median_s": median, "ratio": median["exla"] / median["jax"]}
+
+
+def measure(program: str, cap_mib: int, clock: str) -> dict[str, Any]:
+    """One of the eight programs under one cap on the default device; call it in a fresh process."""
     import jax
 
     import exla
-    from exla.overrun import SLACK_BYTES
 
     benchmark = BENCHMARKS[program]
     arrays = benchmark.arguments(seed=0)
@@ -48,66 +76,145 @@ def measure(program: str, cap_mib: int) -> dict[str, Any]:
         plan = f.plan(*arguments)
     except exla.MemoryLimitError as refusal:
         return {**row, "status": "refused", "message": str(refusal)}
-    row["plan_s"] = time.perf_counter() - start
+    row |= {"plan_s": time.perf_counter() - start, "projected_bytes": plan.projected_bytes}
+    row |= {"compiled_bytes": plan.compiled_bytes, "decisions": [str(d) for d in plan.decisions]}
+    filelock.FileLock(clock).acquire()  # until this process has ended, and its memory is free
     outputs = jax.block_until_ready(f(*arguments))
-    peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
-    error = benchmark.sample_check(arrays, outputs)
-    exceeded = peak is not None and peak > plan.compiled_bytes + SLACK_BYTES
-    row |= {
-        "status": "wrong" if not error <= benchmark.tolerance else "exceeded" if exceeded else "ok",
-        "error": error,
-        "projected_bytes": plan.projected_bytes,
-        "compiled_bytes": plan.compiled_bytes,
-        "peak_bytes_in_use": peak,
-        "decisions": [str(d) for d in plan.decisions],
-    }
+    row |= peaked(device, plan.compiled_bytes)
+    error, least = benchmark.sample_check(arrays, outputs), benchmark.tolerance
     plain = jax.jit(benchmark.function)
     try:
-        jax.block_until_ready(plain(*arguments))
+        wants = jax.block_until_ready(plain(*arguments))
     except jax.errors.JaxRuntimeError as refusal:
-        return {**row, "plain": str(refusal).partition("\n")[0]}
-    seconds = alternate({"exla": lambda: f(*arguments), "jax": lambda: plain(*arguments)}, rounds=ROUNDS)
-    median = {name: statistics.median(values) for name, values in seconds.items()}
-    return {**row, "seconds": seconds, "median_s": median, "ratio": median["exla"] / median["jax"]}
+        row["plain"] = str(refusal).partition("\n")[0]
+    else:
+        row["plain_error"] = benchmark.sample_check(arrays, wants)
+        least = max(least, TRUNCATED * row["plain_error"])
+        row |= rivals(lambda: f(*arguments), lambda: plain(*arguments))
+    return {**row, "error": error, "status": _status(row, error <= least)}
+
+
+def measure_large(program: str, clock: str) -> dict[str, Any]:
+    """One program of `benchmarks.targets` under its cap on the attached card; call it in a fresh process."""
+    import jax
+
+    from benchmarks import targets
+    from exla.call import read
+    from exla.search.allowed import allowed_for
+    from exla.search.values import difference
+    from exla.targets.base import find_target
+
+    target = find_target(None)
+    row, split, plainly = targets.compiled(program, target.name)
+    if split is None:
+        return row
+    device, (function, structs) = jax.devices()[0], targets.programs()[program]
+    generator = np.random.default_rng(0)
+    if program in targets.FROM_ZOO:
+        from exla.datasets.profiling.zoo.programs import ZOO
+
+        arrays = ZOO[program].arguments(ZOO[program].over)
+    else:
+        arrays = tuple(generator.random(s.shape, dtype=np.float32) for s in structs)
+    arguments = jax.block_until_ready(jax.device_put(arrays))
+    filelock.FileLock(clock).acquire()
+    outputs = [np.asarray(x) for x in jax.tree.leaves(split(*arguments))]
+    row |= {"card": device.device_kind, **peaked(device, row["compiled_bytes"])}
+    right = all(np.isfinite(x).all() for x in outputs if np.issubdtype(x.dtype, np.floating))
+    if plainly is not None:
+        flat = jax.tree.leaves(arguments)
+        try:
+            wants = [np.asarray(x) for x in jax.tree.leaves(plainly(*flat))]
+        except jax.errors.JaxRuntimeError as refusal:
+            row["plain"] = str(refusal).partition("\n")[0]
+        else:
+            error, different = difference(wants, outputs)
+            allowed = allowed_for(read(jax.make_jaxpr(function)(*structs)))
+            row |= {"error": float(error), "different": float(different)}
+            right = error <= allowed.tolerance and different <= allowed.most_different
+            row |= rivals(lambda: split(*arguments), lambda: plainly(*flat))
+    return {**row, "status": _status(row, right)}
+
+
+def _status(row: dict[str, Any], right: bool) -> str:
+    return "wrong" if not right else "exceeded" if row["exceeded"] else "ok"
+
+
+def tests(timeout_s: float) -> dict[str, Any]:
+    """The tests that need a device."""
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "tests/targets/test_attached.py"]
+    child = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=timeout_s)
+    return {"status": "ok" if child.returncode == 0 else "failed", "message": child.stdout[-2000:]}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget-s", type=float, default=500, help="seconds for everything")
     parser.add_argument("--platform", default="cuda", help="JAX's name of it")
-    parser.add_argument("--programs", default=",".join(BENCHMARKS), help="comma-separated")
+    parser.add_argument(
+        "--jobs", type=int, default=max(2, len(os.sched_getaffinity(0)) - 2), help="processes at a time"
+    )
+    parser.add_argument("--programs", default=",".join(BENCHMARKS), help="of the eight, comma-separated")
     parser.add_argument("--caps", default=",".join(map(str, CAPS_MIB)), help="MiB, comma-separated")
+    parser.add_argument("--large", default=None, help="of benchmarks.targets, comma-separated (default: all)")
     parser.add_argument("--no-tests", action="store_true", help="measure only")
+    parser.add_argument("--campaign", type=Path, help="folder of the campaign (default: none is run)")
     options = parser.parse_args(argv)
     ends = time.monotonic() + options.budget_s
     os.environ["JAX_PLATFORMS"] = "cpu" if options.platform == "cpu" else f"{options.platform},cpu"
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # processes share the card
 
-    from benchmarks import record
+    from benchmarks import record, targets
 
     results = record.open_results("gpu_session")
-    failed = 0
-    if not options.no_tests:
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", "tests/targets/test_attached.py"]
-        child = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=options.budget_s)
-        closing = (child.stdout.strip().splitlines() or [""])[-1]
-        print(f"tests: {closing}", flush=True)
-        results.append(kind="tests", status="ok" if child.returncode == 0 else "failed", message=child.stdout[-2000:])
-        failed += child.returncode != 0
-    for program in options.programs.split(","):
-        for cap_mib in map(int, options.caps.split(",")):
-            left = ends - time.monotonic()
-            if left < 10:
-                print(f"{program} at {cap_mib} MiB: left out, the time is up")
-                continue
+    clock = str(Path(tempfile.mkdtemp(prefix="exla-")) / "clock")
+    large = list(targets.programs()) if options.large is None else [n for n in options.large.split(",") if n]
+    cells: list[tuple[str, str, dict[str, Any]]] = [] if options.no_tests else [("tests", "", {})]
+    cells += [("large", name, {"function": "measure_large"}) for name in large]
+    for name in filter(None, options.programs.split(",")):
+        cells += [("cap", name, {"function": "measure", "cap_mib": int(c)}) for c in options.caps.split(",")]
+    telling = threading.Lock()
+
+    def one(cell: tuple[str, str, dict[str, Any]]) -> bool:
+        kind, program, asked = cell
+        left = ends - time.monotonic()
+        if left < 10:
+            row: dict[str, Any] = {"status": "left out, the time is up"}
+        else:
             try:
-                row = isolate.call("benchmarks.gpu_session:measure", timeout_s=left, program=program, cap_mib=cap_mib)
-            except isolate.ChildError as error:
-                row = {"status": "failed", "cap_mib": cap_mib, "message": str(error)[-2000:]}
-            results.append(kind="cap", program=program, **row)
-            failed += row["status"] not in ("ok", "refused")
+                if kind == "tests":
+                    row = tests(left)
+                else:
+                    function = f"benchmarks.gpu_session:{asked['function']}"
+                    more = {k: v for k, v in asked.items() if k != "function"}
+                    row = isolate.call(function, timeout_s=left, program=program, clock=clock, **more)
+            except (isolate.ChildError, subprocess.TimeoutExpired) as error:
+                row = {"status": "failed", "message": str(error)[-2000:]}
+        with telling:
+            results.append(kind=kind, program=program, **{k: v for k, v in asked.items() if k != "function"} | row)
             ratio = f", {row['ratio']:.2f} of jax.jit" if "ratio" in row else ""
-            print(f"{program} at {cap_mib} MiB: {row['status']}{ratio}", flush=True)
-    return int(failed > 0)
+            cap = f" at {asked['cap_mib']} MiB" if "cap_mib" in asked else ""
+            print(f"{kind} {program}{cap}: {row['status']}{ratio}", flush=True)
+        return row["status"] not in ("wrong", "exceeded", "failed")
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        sound = all(list(pool.map(one, cells)))
+    if options.campaign is not None:
+        profile(options.campaign, options.jobs, ends - LAST_S - time.monotonic())
+    return int(not sound)
+
+
+def profile(folder: Path, jobs: int, seconds: float) -> None:
+    """Profile candidates on the attached card, until the seconds are up."""
+    from exla.datasets.profiling.campaign import read_campaign
+    from exla.datasets.profiling.run import Folder, folder_name, run_campaign
+    from exla.targets.base import find_target
+
+    card = find_target(None).fingerprint()["target"]
+    campaign = read_campaign(Path(__file__).resolve().parent / "campaigns" / "gpu.toml")
+    campaign = replace(campaign, name=folder_name(card), target=card)
+    left = run_campaign(Folder.open(folder, campaign), jobs=jobs, seconds=seconds)
+    print(f"{left} instances of {campaign.name} are left")
 
 
 if __name__ == "__main__":

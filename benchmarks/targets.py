@@ -74,6 +74,11 @@ def programs() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
 
 def measure(name: str, target_name: str) -> dict[str, Any]:
     """One program for one target; call it in a fresh process."""
+    return compiled(name, target_name)[0]
+
+
+def compiled(name: str, target_name: str) -> tuple[dict[str, Any], Any, Any]:
+    """One program for one target: what is said of it, and it as exla and as `jax.jit` compiled it, None where not."""
     import exla
     from exla.targets.base import compile_for, find_target
 
@@ -82,9 +87,10 @@ def measure(name: str, target_name: str) -> dict[str, Any]:
     flat, tree = jax.tree.flatten(structs)
     fixed = sum(x.size * x.dtype.itemsize for x in [*flat, *jax.tree.leaves(jax.eval_shape(function, *structs))])
     row: dict[str, Any] = {"target_device": target.fingerprint()["device"], "compiler": target.fingerprint()["jaxlib"]}
+    plainly = None
     try:
-        compiled = compile_for(target, lambda *a: function(*jax.tree.unflatten(tree, a)), flat, compiler_options={})
-        needed = target.compiled_bytes(compiled).total
+        plainly = compile_for(target, lambda *a: function(*jax.tree.unflatten(tree, a)), flat, compiler_options={})
+        needed = target.compiled_bytes(plainly).total
         row |= {"plain": "compiles", "plain_bytes": needed}
     except jax.errors.JaxRuntimeError as error:
         needed = target.needed_bytes(error)
@@ -95,12 +101,12 @@ def measure(name: str, target_name: str) -> dict[str, Any]:
     row |= {"usable_bytes": target.usable_bytes(), "fixed_bytes": fixed, "cap_bytes": needed // SHARE}
     start = time.perf_counter()
     try:
-        plan = exla.compile(function, structs, target=target_name, memory_limit=needed // SHARE, records="off").plan
+        split = exla.compile(function, structs, target=target_name, memory_limit=needed // SHARE, records="off")
     except exla.MemoryLimitError as refusal:
         row |= {"status": "refused", "smallest_bytes": refusal.smallest_peak_bytes, "message": str(refusal)}
-        return {**row, "plan_s": time.perf_counter() - start}
-    return {
-        **row,
+        return {**row, "plan_s": time.perf_counter() - start}, None, plainly
+    plan = split.plan
+    row |= {
         "status": "ok" if plan.compiled_bytes <= needed // SHARE else "over",
         "plan_s": time.perf_counter() - start,
         "projected_bytes": plan.projected_bytes,
@@ -108,6 +114,7 @@ def measure(name: str, target_name: str) -> dict[str, Any]:
         "decisions": [str(d) for d in plan.decisions],
         "compiles": len(plan.tried),
     }
+    return row, split, plainly
 
 
 def in_a_process(name: str, target: str, timeout_s: float) -> dict[str, Any]:

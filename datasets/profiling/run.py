@@ -21,6 +21,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,7 @@ Say = Callable[[str], None]
 def run_campaign(
     folder: Folder,
     *,
+    jobs: int = 1,
     say: Say = print,
     seconds: float = float("inf"),
     environment: Mapping[str, str] | None = None,
@@ -186,6 +188,7 @@ def run_campaign(
 
     Args:
       folder: where, and what.
+      jobs: instances that are prepared and compiled beside one another; one at a time runs anything.
       say: told a line after each instance.
       seconds: after which no further instance begins.
       environment: of the processes besides this one's.
@@ -198,14 +201,20 @@ def run_campaign(
     """
     folder.lock()
     todo, progress = folder.left()
-    end = time.monotonic() + seconds
-    for number, instance in enumerate(todo):
+    end, telling = time.monotonic() + seconds, threading.Lock()
+
+    def one(instance: Instance) -> bool:
         if time.monotonic() > end:
-            return len(todo) - number
-        finished = measure_instance(folder.campaign, instance, folder.records_of(instance.name), environment)
-        folder.finish(finished)
-        say(progress.line(finished))
-    return 0
+            return False
+        records, clock = folder.records_of(instance.name), folder.path / ".clock"
+        finished = measure_instance(folder.campaign, instance, records, environment, clock=clock)
+        with telling:
+            folder.finish(finished)
+            say(progress.line(finished))
+        return True
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return len(todo) - sum(pool.map(one, todo))
 
 
 @dataclass(kw_only=True)
@@ -239,6 +248,7 @@ def measure_instance(
     records: Path,
     environment: Mapping[str, str] | None = None,
     each: Callable[[], None] = lambda: None,
+    clock: Path | None = None,
 ) -> Finished:
     """Measure one instance in processes of its own, another one after each that dies.
 
@@ -248,12 +258,18 @@ def measure_instance(
       records: the file of its records.
       environment: of the processes besides this one's.
       each: called whenever a process has said something.
+      clock: the lock that is held while anything is run; None where no other instance is measured on this device.
     """
     began, said = time.monotonic(), ""
     records.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="exla-") as scratch:
         job = Path(scratch) / "job.json"
-        job.write_text(json.dumps({"campaign": asdict(campaign), "instance": instance.name}))
+        about = {
+            "campaign": asdict(campaign),
+            "instance": instance.name,
+            "clock": None if clock is None else str(clock),
+        }
+        job.write_text(json.dumps(about))
         for _ in range(MOST_CRASHES):
             status, at, said = _worker(campaign, job, records, environment, each)
             if status == "ok":

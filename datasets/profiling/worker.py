@@ -11,12 +11,15 @@ recorded as preliminary. Then all of them, the plain program too, run in *rounds
 anew; after some rounds those that are far from the fastest are left out. A round in which everything was slow counts
 for less by as much (the median of its times over their medians), and a time is the lower quartile over the rounds: what
 a candidate takes when nobody else is at work. How far even and odd rounds are apart is recorded too. What compiles to
-the code of an earlier candidate has its time, and says so. Estimates of a TPU compiler are read from what it compiled,
-and nothing runs.
+the code of an earlier candidate has its time, and says so. A job may name a lock, the *clock*, which is held while
+anything runs: of several processes that share a device, one runs while the others compile. Estimates of a TPU compiler
+are read from what it compiled, and nothing runs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import random
 import sys
@@ -28,6 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import filelock
 import jax
 import numpy as np
 
@@ -107,8 +111,14 @@ def recorded(path: Path) -> list[Record]:
     return [line.record for line in read_lines(path) if line.record is not None]
 
 
-def measure(campaign: Campaign, instance: Instance, path: Path, say: Callable[[dict[str, Any]], None]) -> None:
-    """Measure what the records lack of an instance."""
+def measure(
+    campaign: Campaign,
+    instance: Instance,
+    path: Path,
+    say: Callable[[dict[str, Any]], None],
+    clock: contextlib.AbstractContextManager[Any] | None = None,
+) -> None:
+    """Measure what the records lack of an instance; `clock` is held while anything runs."""
     began = time.perf_counter()
     before = recorded(path)
     prepared = prepare(instance, campaign.target, Settled.by(before))
@@ -132,7 +142,8 @@ def measure(campaign: Campaign, instance: Instance, path: Path, say: Callable[[d
     writer.extra["candidates"] = len(candidates) + 1
     say({"candidates": len(candidates) + 1, "prepared_s": time.perf_counter() - began})
     if campaign.label == "wall_clock":
-        _Clock(campaign, prepared, writer, say, before).run(candidates, began)
+        held = contextlib.nullcontext() if clock is None else clock
+        _Clock(campaign, prepared, writer, say, before, held).run(candidates, began)
     else:
         _estimate(campaign, prepared, writer, say, candidates, began)
 
@@ -163,8 +174,9 @@ class _Clock:
         writer: Writer,
         say: Callable[[dict[str, Any]], None],
         before: Sequence[Record],
+        held: contextlib.AbstractContextManager[Any],
     ) -> None:
-        self.campaign, self.prepared, self.writer, self.say = campaign, prepared, writer, say
+        self.campaign, self.prepared, self.writer, self.say, self.held = campaign, prepared, writer, say, held
         self.attempt = prepared.attempt
         self.arguments = jax.device_put(prepared.arguments)
         self.flat = jax.tree.leaves(self.arguments)
@@ -183,7 +195,8 @@ class _Clock:
             if name_of(candidate.all_decisions) not in self.finished:
                 self.candidate(candidate)
         self.say({"begin": None})
-        self.rounds()
+        with self.held:
+            self.rounds()
         self.write()
 
     def plain(self) -> None:
@@ -197,13 +210,22 @@ class _Clock:
         def run() -> Any:
             return compiled(*self.arguments)
 
-        self.truths = [_values(run())]
+        first_s, values = self.first(run)
+        self.truths = [values]
         about = {
             "compile_s": compile_s,
             "compiled_bytes": counted.total,
             "projected_bytes": self.prepared.space.root.peak.bytes,
         }
-        self._begin((), run, about, {"obeys": counted.total <= self.attempt.limit_bytes})
+        self._begin((), run, about, {"obeys": counted.total <= self.attempt.limit_bytes}, first_s)
+
+    def first(self, run: Callable[[], Any]) -> tuple[float, list[np.ndarray]]:
+        """Run a program for the first time: the seconds, and its values."""
+        with self.held:
+            begin = time.perf_counter()
+            results = jax.block_until_ready(run())
+            first_s = time.perf_counter() - begin
+        return first_s, _values(results)
 
     def candidate(self, candidate: Candidate) -> None:
         """Compile, count, compare, time for the first time."""
@@ -230,12 +252,13 @@ class _Clock:
         def run() -> Any:
             return compiled(*consts, *self.flat)
 
-        error, different = self.compared(_values(run()))
+        first_s, values = self.first(run)
+        error, different = self.compared(values)
         extra["error"] = _finite(error)
         if not self._agrees(error, different):
             self.writer.write(decisions, "wrong_result", **about, extra={**extra, "different": different})
             return
-        self.codes[code] = self._begin(decisions, run, about, extra)
+        self.codes[code] = self._begin(decisions, run, about, extra, first_s)
 
     def compared(self, got: list[np.ndarray]) -> tuple[float, float]:
         """How far values are from the plain program's: as `jax.jit` compiles it, else under the option set nearest to.
@@ -249,7 +272,8 @@ class _Clock:
         if len(self.truths) == 1:
             lowered = jax.jit(self.prepared.function).lower(*self.arguments)
             for options in self.prepared.space.option_sets:
-                self.truths.append(_values(lowered.compile(compiler_options=dict(options))(*self.arguments)))
+                other = lowered.compile(compiler_options=dict(options))
+                self.truths.append(self.first(functools.partial(other, *self.arguments))[1])
         return min((difference(truth, got) for truth in self.truths), key=lambda f: (not self._agrees(*f), *f))
 
     def _agrees(self, error: float, different: float) -> bool:
@@ -260,10 +284,18 @@ class _Clock:
         return allowed_for(self.attempt.call.program)
 
     def _begin(
-        self, decisions: Sequence[Any], run: Callable[[], Any], about: dict[str, Any], extra: dict[str, Any]
+        self,
+        decisions: Sequence[Any],
+        run: Callable[[], Any],
+        about: dict[str, Any],
+        extra: dict[str, Any],
+        first_s: float,
     ) -> _Running:
-        """Time a program twice, and record that unless it is known."""
-        (taken,) = turns([run], seconds=0.0, fewest=2)
+        """Time a program twice, and record that unless it is known; what takes as long as all rounds once is enough."""
+        taken = [first_s]
+        if first_s < self.campaign.rounds_s:
+            with self.held:
+                (taken,) = turns([run], seconds=0.0, fewest=2)
         one = _Running(decisions=decisions, run=run, about=about, extra=extra, quick_s=min(taken))
         if name_of(decisions) not in self.finished:
             self.running.append(one)
@@ -373,7 +405,8 @@ def main() -> int:
     def say(what: dict[str, Any]) -> None:
         print(json.dumps(what), flush=True)
 
-    measure(campaign, instance, Path(sys.argv[2]), say)
+    clock = None if job["clock"] is None else filelock.FileLock(job["clock"])
+    measure(campaign, instance, Path(sys.argv[2]), say, clock)
     say({"end": True})
     return 0
 

@@ -27,6 +27,12 @@ from exla.failure import not_done
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("campaign", type=Path, metavar="CAMPAIGN.toml", help="what is measured")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="where it is kept")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="programs that are prepared and compiled beside one another, for a GPU or estimates (default: 1)",
+    )
     parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where it runs (default: local)")
     parser.add_argument("--address", default="auto", help='of the Ray cluster (default: "auto", the one that is there)')
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no further program begins after so long")
@@ -49,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
             left = run_on_ray(arguments.out, campaign, address=arguments.address, say=say, seconds=arguments.seconds)
         else:
-            left = run_campaign(Folder.open(arguments.out, campaign), say=say, seconds=arguments.seconds)
+            folder = Folder.open(arguments.out, campaign)
+            left = run_campaign(folder, jobs=arguments.jobs, say=say, seconds=arguments.seconds)
     if arguments.json:
         print(json.dumps({"campaign": campaign.name, "left": left}))
     elif left:
