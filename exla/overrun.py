@@ -9,7 +9,7 @@ nor is anything known on a CPU, where `verify="run"` measures instead.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from exla.units import format_bytes
 SLACK_BYTES = 4 << 20
 """What an allocator rounds up and a runtime keeps for itself."""
 _IN_USE, _PEAK = "bytes_in_use", "peak_bytes_in_use"
+_POOL, _LIMIT = "pool_bytes", "bytes_limit"
 
 
 def confirmed(
@@ -56,9 +57,26 @@ def confirmed(
     for device, stats in before.items():
         peak = (_said(device) or stats)[_PEAK]
         taken = peak - stats[_IN_USE] + present[device]
-        if peak > stats[_PEAK] and taken > counted_bytes + SLACK_BYTES:
+        if peak > stats[_PEAK] and taken > most_handed_out(counted_bytes, stats) + SLACK_BYTES:
             _report(name, device, taken, counted_bytes, limit_bytes)
     return results
+
+
+def most_handed_out(counted_bytes: int, stats: Mapping[str, int]) -> int:
+    """The most that an allocator may say is in use where no more than some bytes were asked for.
+
+    One that has its memory from the start (JAX's default) hands out what it is asked for. One that gets it as it goes
+    (`XLA_PYTHON_CLIENT_PREALLOCATE=false`) gets regions of powers of two, and leaves a block whole that is less than
+    twice what is asked for. On an H100 programs of which 191 MiB were counted took 191 of the one and 256 of the other.
+
+    Args:
+      counted_bytes: what is asked for.
+      stats: what the allocator says of itself, `Device.memory_stats()`.
+
+    Source: `BFCAllocator::FindChunkPtr` in XLA.
+    """
+    has_all = stats.get(_POOL, 0) >= stats.get(_LIMIT, 0)
+    return counted_bytes if has_all else 2 * counted_bytes
 
 
 def _said(device: Any) -> dict[str, int] | None:

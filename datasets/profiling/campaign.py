@@ -57,6 +57,7 @@ class Campaign:
       rounds_s: seconds for the rounds in which the candidates of an instance are timed.
       instance_s: seconds for one instance, after which no further candidate begins.
       timeout_s: seconds without a word after which a process is taken for hung.
+      run_s: the same while it runs something: what takes longer is given up, as "timeout".
       seed: of what is chosen at random.
     """
 
@@ -74,6 +75,7 @@ class Campaign:
     rounds_s: float = 12.0
     instance_s: float = 120.0
     timeout_s: float = 120.0
+    run_s: float = 120.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -83,8 +85,9 @@ class Campaign:
         bad = [x for x in (*self.megabytes, *self.shares) if x <= 0]
         if bad or not self.megabytes or not self.shares:
             raise OptionError(f"megabytes and shares are above 0, one of each at least; got {bad}")
-        if min(self.candidates, self.rounds_s, self.instance_s, self.timeout_s) <= 0 or self.generated < 0:
-            raise OptionError("candidates, rounds_s, instance_s and timeout_s are above 0, generated not below")
+        above = (self.candidates, self.rounds_s, self.instance_s, self.timeout_s, self.run_s)
+        if min(above) <= 0 or self.generated < 0:
+            raise OptionError("candidates, rounds_s, instance_s, timeout_s and run_s are above 0, generated not below")
         if self.walk < 0 or self.walk == 1 or (self.walk and self.unsure):
             raise OptionError(
                 f"walk is a factor from 2 on, or 0, and leaves nothing to be unsure of; got walk = {self.walk} and "

@@ -278,6 +278,8 @@ def measure_instance(
                 break
             _record_death(instance, records, at, status, said, campaign)
             each()
+            if not at:  # the plain program itself: there is nothing to compare with
+                break
     count = sum(x.record is not None for x in read_lines(records)) if records.exists() else 0
     ended = "ok" if status == "ok" else "failed"
     return Finished(
@@ -305,9 +307,10 @@ def _worker(
         listener = threading.Thread(target=_listen, args=(process.stdout, heard), daemon=True)
         listener.start()
         at: list[Any] | None = None
+        runs = False
         try:
             while True:
-                line = heard.get(timeout=campaign.timeout_s)
+                line = heard.get(timeout=campaign.run_s if runs else campaign.timeout_s)
                 each()
                 if line is None:
                     break
@@ -315,7 +318,7 @@ def _worker(
                 if message.get("end"):
                     process.wait(timeout=campaign.timeout_s)
                     return "ok", None, ""
-                at = message.get("begin", at)
+                at, runs = message.get("begin", at), message.get("runs", runs)
             process.wait(timeout=campaign.timeout_s)
             status = "oom" if process.returncode in (-9, 137) else "crash"
         except (queue.Empty, subprocess.TimeoutExpired):

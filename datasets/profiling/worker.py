@@ -11,8 +11,9 @@ recorded as preliminary. Then all of them, the plain program too, run in *rounds
 anew; after some rounds those that are far from the fastest are left out. A round in which everything was slow counts
 for less by as much (the median of its times over their medians), and a time is the lower quartile over the rounds: what
 a candidate takes when nobody else is at work. How far even and odd rounds are apart is recorded too. What compiles to
-the code of an earlier candidate has its time, and says so. A job may name a lock, the *clock*, which is held while
-anything runs: of several processes that share a device, one runs while the others compile. Estimates of a TPU compiler
+the code of an earlier candidate has its time, and says so. The *clock* is a lock that is held while anything runs: of
+several processes that share a device, one runs while the others compile. A line says when it is taken and let go, and
+from time to time that it is waited for, so that what hangs while it holds it is found out. Estimates of a TPU compiler
 are read from what it compiled, and nothing runs.
 """
 
@@ -24,7 +25,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +55,8 @@ STAGES = ((10, 0.25, 4.0), (30, 0.5, 2.0), (200, 1.0, 1.4))
 """Rounds, the share of the seconds until which they may go on, and how many times the least a candidate may take."""
 FEWEST_ROUNDS = 3
 """Rounds of a stage that are run however long they take."""
+HEARD_S = 5.0
+"""Seconds after which a process says again that it waits for the clock."""
 
 
 @dataclass(kw_only=True)
@@ -116,9 +119,9 @@ def measure(
     instance: Instance,
     path: Path,
     say: Callable[[dict[str, Any]], None],
-    clock: contextlib.AbstractContextManager[Any] | None = None,
+    clock: Path | None = None,
 ) -> None:
-    """Measure what the records lack of an instance; `clock` is held while anything runs."""
+    """Measure what the records lack of an instance; a lock at `clock` is held while anything runs."""
     began = time.perf_counter()
     before = recorded(path)
     prepared = prepare(instance, campaign.target, Settled.by(before))
@@ -142,8 +145,8 @@ def measure(
     writer.extra["candidates"] = len(candidates) + 1
     say({"candidates": len(candidates) + 1, "prepared_s": time.perf_counter() - began})
     if campaign.label == "wall_clock":
-        held = contextlib.nullcontext() if clock is None else clock
-        _Clock(campaign, prepared, writer, say, before, held).run(candidates, began)
+        lock = None if clock is None else filelock.FileLock(clock, poll_interval=0.01)
+        _Clock(campaign, prepared, writer, say, before, lock).run(candidates, began)
     else:
         _estimate(campaign, prepared, writer, say, candidates, began)
 
@@ -174,9 +177,9 @@ class _Clock:
         writer: Writer,
         say: Callable[[dict[str, Any]], None],
         before: Sequence[Record],
-        held: contextlib.AbstractContextManager[Any],
+        lock: filelock.BaseFileLock | None = None,
     ) -> None:
-        self.campaign, self.prepared, self.writer, self.say, self.held = campaign, prepared, writer, say, held
+        self.campaign, self.prepared, self.writer, self.say, self.lock = campaign, prepared, writer, say, lock
         self.attempt = prepared.attempt
         self.arguments = jax.device_put(prepared.arguments)
         self.flat = jax.tree.leaves(self.arguments)
@@ -195,7 +198,7 @@ class _Clock:
             if name_of(candidate.all_decisions) not in self.finished:
                 self.candidate(candidate)
         self.say({"begin": None})
-        with self.held:
+        with self.held():
             self.rounds()
         self.write()
 
@@ -219,9 +222,25 @@ class _Clock:
         }
         self._begin((), run, about, {"obeys": counted.total <= self.attempt.limit_bytes}, first_s)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """The clock, held."""
+        while self.lock is not None and not self.lock.is_locked:
+            try:
+                self.lock.acquire(timeout=HEARD_S)
+            except filelock.Timeout:
+                self.say({"runs": False})
+        self.say({"runs": True})
+        try:
+            yield
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+            self.say({"runs": False})
+
     def first(self, run: Callable[[], Any]) -> tuple[float, list[np.ndarray]]:
         """Run a program for the first time: the seconds, and its values."""
-        with self.held:
+        with self.held():
             begin = time.perf_counter()
             results = jax.block_until_ready(run())
             first_s = time.perf_counter() - begin
@@ -294,7 +313,7 @@ class _Clock:
         """Time a program twice, and record that unless it is known; what takes as long as all rounds once is enough."""
         taken = [first_s]
         if first_s < self.campaign.rounds_s:
-            with self.held:
+            with self.held():
                 (taken,) = turns([run], seconds=0.0, fewest=2)
         one = _Running(decisions=decisions, run=run, about=about, extra=extra, quick_s=min(taken))
         if name_of(decisions) not in self.finished:
@@ -313,6 +332,7 @@ class _Clock:
             for done in range(most):
                 if done >= FEWEST_ROUNDS and time.perf_counter() > end:
                     break
+                self.say({"runs": True})
                 for one in generator.sample(near, len(near)):
                     begin = time.perf_counter()
                     jax.block_until_ready(one.run())
@@ -405,7 +425,7 @@ def main() -> int:
     def say(what: dict[str, Any]) -> None:
         print(json.dumps(what), flush=True)
 
-    clock = None if job["clock"] is None else filelock.FileLock(job["clock"])
+    clock = None if job["clock"] is None else Path(job["clock"])
     measure(campaign, instance, Path(sys.argv[2]), say, clock)
     say({"end": True})
     return 0

@@ -39,7 +39,9 @@ def test_the_allocator_never_sees_more_than_was_counted():
     assert plan.compiled_bytes <= 64 << 20 and (peak is None or peak <= plan.compiled_bytes + SLACK_BYTES)
     x, y, v = (np.asarray(a, np.float64) for a in arguments)
     want = np.exp(-np.sum((x[:50, None] - y[None]) ** 2, axis=-1)) @ v
-    np.testing.assert_allclose(result[:50], want, rtol=1e-3, atol=1e-2)
+    plain = np.asarray(jax.jit(kernel_product)(*arguments))  # GPUs multiply in TF32 unless told otherwise
+    error, plain_error = (np.max(np.abs(r[:50] - want)) / np.max(np.abs(want)) for r in (result, plain))
+    assert error <= max(1e-3, 2 * plain_error), (error, plain_error)
 
 
 def test_a_plan_made_without_the_device_runs_on_it(tmp_path):

@@ -19,7 +19,7 @@ def maximum_mean_discrepancy(x, y):
     """Unbiased MMD^2 with a Gaussian kernel (Gretton et al., JMLR 2012, eq. 3)."""
     n, m = len(x), len(y)
     kxx, kyy, kxy = (jnp.exp(-squared_distances(*p) / 2) for p in ((x, x), (y, y), (x, y)))
-    within = (jnp.sum(kxx) - jnp.trace(kxx)) / (n * (n - 1)) + (jnp.sum(kyy) - jnp.trace(kyy)) / (m * (m - 1))
+    within = (jnp.sum(kxx) - jnp.trace(kxx)) / (n * (n - 1.0)) + (jnp.sum(kyy) - jnp.trace(kyy)) / (m * (m - 1))
     return within - 2 * jnp.mean(kxy)
 
 
@@ -50,4 +50,4 @@ def bootstrap_means(data, picks):
 def kendall_tau(x, y):
     """Kendall's rank correlation by all pairs (Kendall, 1938)."""
     n = len(x)
-    return jnp.sum(jnp.sign(x[:, None] - x[None]) * jnp.sign(y[:, None] - y[None])) / (n * (n - 1))
+    return jnp.sum(jnp.sign(x[:, None] - x[None]) * jnp.sign(y[:, None] - y[None])) / (n * (n - 1.0))
