@@ -31,7 +31,7 @@ from exla.ir.blocks import block_of, first_axis
 from exla.ir.joined import is_joined
 from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
 from exla.ir.products import is_outer, is_vectors
-from exla.ir.program import Program, is_complex, variables
+from exla.ir.program import Program, is_complex, value_bytes, variables
 from exla.ir.siblings import are_siblings
 from exla.ir.sliced import is_sliced_of_stored
 from exla.ir.softmaxes import is_shifted
@@ -39,8 +39,11 @@ from exla.ir.storing import Storing
 from exla.ir.ties import is_counted
 from exla.ir.turned import is_met_turned
 
-WARP = 32
-"""Threads of a GPU that reduce a row together."""
+SHORT, VERY_SHORT = 16, 5
+"""A reduction of fewer indices XLA:GPU computes like an element-wise value for the one fusion that reads it; and for
+several where its results are too many to be read from the cache (`Storing.cached_bytes`). Seen with cards from A100 to
+L4, along any axis; for several the bound is 4 to 10 indices, by the compiler's model of the card and of what is around.
+"""
 REPEATED = named("broadcast_in_dim iota convert_element_type slice transpose rev reshape squeeze expand_dims")
 """What is computed again for every place that it is broadcast to; the rest is stored before."""
 STORED_ONCE = TRANSCENDENTAL | named("sqrt pad concatenate stack")
@@ -292,7 +295,9 @@ def _is_repeatable(
         return storing.joins
     if name == "gather":
         return storing.gathers
-    return name in REDUCERS and not is_reduced_apart(eqn, storing)
+    if name not in REDUCERS or is_reduced_apart(eqn, storing):
+        return False
+    return home != MANY or (_reduced(eqn) < VERY_SHORT and value_bytes(eqn.outvars[0]) > storing.cached_bytes)
 
 
 def is_reduced_apart(eqn: Any, storing: Storing) -> bool:
@@ -369,14 +374,14 @@ def is_sum(eqn: Any) -> bool:
 
 
 def _is_short(eqn: Any) -> bool:
-    """Whether XLA:GPU computes a reduction like an element-wise value: it has too few indices for a warp.
+    """Whether XLA:GPU computes a reduction like an element-wise value where one fusion reads it."""
+    return _reduced(eqn) < SHORT
 
-    Source: `IsUnnestedReductionFasterThanElemental` in XLA's `ir_emission_utils.cc`.
-    """
-    shape, axes = eqn.invars[0].aval.shape, eqn.params.get("axes", ())
-    reduced = math.prod(shape[axis] for axis in axes)
-    is_row = len(shape) - 1 in axes
-    return reduced < WARP and not (is_row and WARP % max(reduced, 1) == 0)
+
+def _reduced(eqn: Any) -> int:
+    """How many elements each result of a reduction is made of."""
+    shape = eqn.invars[0].aval.shape
+    return math.prod(shape[axis] for axis in eqn.params.get("axes", ()))
 
 
 def _repeated(program: Program, var: Any, user: Any) -> Any:

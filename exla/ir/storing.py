@@ -57,6 +57,7 @@ class Storing:
       chip_bytes: memory on the chip in which values may live, which is not counted; 0 where there is none.
       table_bytes: the largest table of which short rows are gathered whole: it fits on the chip.
       code: the size of the program itself; None where it is not counted.
+      cached_bytes: of a value, up to which a GPU stores rather than computes again what it can read from its cache.
       cutting: how products with long contractions are cut; None where they are not.
     """
 
@@ -75,6 +76,7 @@ class Storing:
     chip_bytes: int = 0
     table_bytes: int = 0
     code: CodeCosts | None = None
+    cached_bytes: int = 0
     cutting: Cutting | None = None
 
 

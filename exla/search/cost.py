@@ -35,6 +35,8 @@ UNROLLED = 8
 """A reduction along so many indices is made of whole vectors whatever is beside it."""
 SHARED_CACHES = 4
 """The last-level cache, shared with others, in units of what one chunk should take of it."""
+STORED_IN_CACHE = 16
+"""Twice the last-level cache of a GPU, in the same units: values up to which it stores what it could compute again."""
 
 
 def predict_s(program: Program, machine: Machine) -> float:
@@ -95,7 +97,10 @@ def storing_of(machine: Machine, fused: bool = True, searching: bool = False) ->
     """
     if machine.multiprocessors:
         cutting = Cutting.of(machine.multiprocessors, machine.capability)
-        return Storing(fused=fused, window=None, recomputes=True, gathers=True, cutting=cutting)
+        cached_bytes = STORED_IN_CACHE * machine.cache_bytes
+        return Storing(
+            fused=fused, window=None, recomputes=True, gathers=True, cached_bytes=cached_bytes, cutting=cutting
+        )
     if machine.on_chip_bytes:
         chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused and not searching else 0
         return Storing(

@@ -49,7 +49,7 @@ BELOW = {
     },
     "gpu:h200": {
         "half of the first pass of a reduction, which is cut elsewhere": "cox_partial_likelihood ranknet",
-        "a fusion with several results stores what a reduction reads": "chamfer lennard_jones_forces",
+        "a fusion with several results stores what a reduction reads": "lennard_jones_forces",
         "the operand of a transposed or cut product is stored twice": "neural_operator sgpr_gradient",
         "scratch of the library that multiplies complex matrices": "phased_power",
         "not understood": "sliced_wasserstein",

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 
+import filelock
 import jax
 import numpy as np
 import pytest
@@ -118,6 +119,68 @@ def test_a_process_that_dies_costs_its_candidate_and_the_rest_is_measured(tmp_pa
     assert killed and ended.status == "ok" and len(dead) == 1
     once = [json.dumps(r.decisions, sort_keys=True) for r in records if r.extra.get("preliminary") or r.status != "ok"]
     assert len(set(once)) == len(once) >= 5, "nothing is measured twice, and what comes after is measured"
+
+
+def test_instances_side_by_side_are_prepared_at_the_same_time(tmp_path, monkeypatch):
+    both = replace(SMALL, zoo=("chamfer", "rbf_product", "matern_product"), candidates=3)
+    heard, telling, real = [], threading.Lock(), running._message
+
+    def note(line):
+        message = real(line)
+        if "runs" in message:
+            with telling:
+                heard.append((threading.get_ident(), message["runs"], time.monotonic()))
+        return message
+
+    monkeypatch.setattr(running, "_message", note)
+    folder = Folder.open(tmp_path, both)
+    assert run_campaign(folder, jobs=3, say=lambda line: None) == 0
+    folder.unlock()
+    done = folder.finished()
+    assert len(done) == 3 and all(one.status == "ok" and one.records >= 4 for one in done.values())
+    spans = [  # of preparing and compiling, which overlap: from the first word of a process to its last
+        (min(t for who, _, t in heard if who == one), max(t for who, _, t in heard if who == one))
+        for one in {who for who, _, _ in heard}
+    ]
+    assert len(spans) == 3 and max(begin for begin, _ in spans) < min(end for _, end in spans)
+
+
+def test_the_clock_is_held_while_a_program_runs_and_at_no_other_time(tmp_path):
+    clock, said = tmp_path / "clock", []
+    other = filelock.FileLock(clock)
+
+    def say(message):
+        if "runs" in message:
+            said.append(message["runs"])
+            if message["runs"]:
+                with pytest.raises(filelock.Timeout):
+                    other.acquire(timeout=0)
+            else:
+                other.acquire(timeout=0)
+                other.release()
+
+    worker.measure(SMALL, next(SMALL.instances()), tmp_path / "records.jsonl", say, clock)
+    assert True in said and said[-1] is False
+
+
+def test_what_waits_for_the_clock_says_so_and_what_runs_too_long_is_given_up(tmp_path, monkeypatch):
+    instance, path, clock = next(SMALL.instances()), tmp_path / "records.jsonl", tmp_path / "clock"
+    waits = replace(SMALL, run_s=1e-4)
+    ended = measure_instance(waits, instance, path, clock=clock)
+    (record,) = recorded(path)
+    assert ended.status == "failed" and record.status == "timeout" and record.is_default
+    monkeypatch.setattr(worker, "HEARD_S", 0.05)
+    said = []
+    with filelock.FileLock(clock):
+        waiting = worker._Clock(SMALL, prepare(instance, "cpu"), None, said.append, [], filelock.FileLock(clock))
+        held = waiting.held()
+        thread = threading.Thread(target=held.__enter__)
+        thread.start()
+        time.sleep(0.3)
+        assert thread.is_alive() and said and not any(message["runs"] for message in said)
+    thread.join(timeout=10)
+    assert not thread.is_alive() and said[-1] == {"runs": True}
+    held.__exit__(None, None, None)
 
 
 def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, capsys):
