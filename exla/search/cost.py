@@ -33,6 +33,8 @@ PRODUCTS = named("dot_general")
 EXPONENTIALS = named("exp exp2 expm1 logistic")
 UNROLLED = 8
 """A reduction along so many indices is made of whole vectors whatever is beside it."""
+WARP = 32
+"""Threads of a GPU that reduce a row together."""
 SHARED_CACHES = 4
 """The last-level cache, shared with others, in units of what one chunk should take of it."""
 STORED_IN_CACHE = 16
@@ -229,10 +231,11 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if name in REDUCERS:
         return max(read / _reduction_rate(program, eqn, machine), _spilled_s(made, machine))
     if name in ("top_k", "approx_top_k"):
-        if machine.select_row_s and eqn.invars[0].aval.dtype != np.float32:
+        if machine.threads and eqn.invars[0].aval.dtype != np.float32:
             return read / machine.compares  # XLA:CPU selects from float32 alone, and sorts anything else
-        rows = read / max(eqn.invars[0].aval.shape[-1], 1)
-        return read / machine.selects + rows * machine.select_row_s
+        rows = max(read / max(eqn.invars[0].aval.shape[-1], 1), 1)
+        idle = max(machine.multiprocessors / rows, 1)  # each of a GPU's takes a row
+        return read * idle / machine.selects + rows * machine.select_row_s
     if name == "sort":
         return read / machine.compares
     if name in SCATTERS:
@@ -258,6 +261,8 @@ def _reduction_rate(program: Program, eqn: Any, machine: Machine) -> float:
     """Elements per second: a long reduction is a chain of elements that wait for each other, or in blocks."""
     longest, axes = machine.longest_fused_reduction, eqn.params.get("axes", ())
     reduced = math.prod(eqn.invars[0].aval.shape[axis] for axis in axes)
+    if 1 < reduced < WARP:
+        return min(machine.elements, machine.shortened)
     if longest is None or reduced <= longest:
         return machine.elements
     return machine.blocked if machine.blocks and block_of(program, eqn) is not None else machine.chained

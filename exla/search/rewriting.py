@@ -93,7 +93,7 @@ def rewrite(
 
 def _suits(rule: ReplaceRule, machine: Machine) -> bool:
     """Whether a rule is meant for such a machine."""
-    return rule.slow_top_k is None or rule.slow_top_k == (machine.select_row_s > 0)
+    return rule.slow_top_k is None or rule.slow_top_k == (machine.threads > 0)
 
 
 def source_of(program: Program, decision: Rewrite | Store) -> str:

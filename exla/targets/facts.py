@@ -35,7 +35,8 @@ class Facts:
       vector_flops: peak of float32 arithmetic outside the matrix units.
       sorted_per_s: elements that a sort moves per second (an estimate; nothing was measured).
       scattered_per_s: elements that a scatter writes per second (likewise).
-      selected_per_s: elements that a top-k looks at per second (likewise).
+      selected_per_s: elements that a top-k looks at per second (of the H100 measured; else likewise).
+      selected_row_s: time to start one row of a top-k; None where nothing is known.
       host_bytes_per_s: bandwidth to the host's memory, one way.
       kernel_s: time to start a kernel, or one step of a loop.
       lanes: indices that the hardware takes at once.
@@ -60,6 +61,7 @@ class Facts:
     sorted_per_s: float
     scattered_per_s: float
     selected_per_s: float
+    selected_row_s: float | None
     host_bytes_per_s: float
     kernel_s: float
     lanes: int

@@ -15,6 +15,10 @@ from exla.targets.facts import Facts
 
 REACHED = 0.5
 """Share of a data sheet's peak that programs reach: Nvidia's and Google's own guides call half of it good."""
+SHORTENED = 65
+"""Operations that a GPU could do while it reduces one element along a short axis. So six plain programs of
+`benchmarks.programs` are predicted to take 0.75 to 1.25 times as long as an H100 took (kernel products of dimension 3
+and 16, neighbours, forces, cosine, Sinkhorn: 3.9, 19.4, 21.4, 2.6, 21.8 and 6.7 ms)."""
 CROWDED = 0.2
 """How much longer a program takes for each doubling of temporaries that an instruction has no room for."""
 
@@ -45,6 +49,7 @@ class Machine:
       elements: cheap element-wise operations.
       chained: elements of a reduction along more than `longest_fused_reduction` indices.
       blocked: the same where exla writes it in blocks.
+      shortened: elements of a reduction along fewer indices than a warp of a GPU has threads; infinite elsewhere.
       transcendentals: exp, log and their kin.
       serials: sines, powers and what else is no polynomial, and random bits (on two cores 1.2e8 to 4.8e8, sines 2.4e8).
       compares: element moves of a sort.
@@ -93,6 +98,7 @@ class Machine:
     elements: float = 2e10
     chained: float = 4e9
     blocked: float = 1.1e10
+    shortened: float = math.inf
     transcendentals: float = 2e9
     serials: float = 2.5e8
     compares: float = 1e8
@@ -153,12 +159,13 @@ class Machine:
             elements=vectors / 2,  # the sheet counts a fused multiply-add as two
             chained=vectors / 2,
             blocked=vectors / 2,
+            shortened=vectors / SHORTENED if "multiprocessors" in facts.compiler else math.inf,
             transcendentals=vectors / 16,  # a quarter of the lanes or fewer, several instructions each
             serials=vectors / 16,
             compares=facts.sorted_per_s,
             scatters=facts.scattered_per_s,
             selects=facts.selected_per_s,
-            select_row_s=0.0,
+            select_row_s=facts.selected_row_s or 0.0,
             bytes_per_s=REACHED * facts.bytes_per_s,
             cached_bytes_per_s=REACHED * facts.cached_bytes_per_s,
             first_touch_bytes_per_s=math.inf,

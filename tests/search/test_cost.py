@@ -10,6 +10,7 @@ import pytest
 import exla
 from exla.ir.program import canonical
 from exla.search.cost import predict_s
+from exla.targets.base import find_target
 from exla.targets.machine import Machine
 
 
@@ -48,8 +49,34 @@ def test_cpus_select_from_float32_alone_and_sort_the_rest(dtype):
     shape = (500, 2000)
     assert predicted(top, (shape, jnp.float32)) < predicted(ordered, (shape, jnp.float32)) / 5
     assert predicted(top, (shape, dtype)) >= predicted(ordered, (shape, dtype)) / 2
-    gpu = Machine(select_row_s=0.0)
+    gpu = Machine(select_row_s=0.0, threads=0)
     assert predicted(top, (shape, dtype), machine=gpu) == predicted(top, (shape, jnp.float32), machine=gpu)
+
+
+def test_a_gpu_idles_where_a_top_k_has_fewer_rows_than_it_has_multiprocessors():
+    """Many chunks of few rows are no way to rank; merging more columns is."""
+    gpu = find_target("gpu:h100").machine()
+
+    def top(x):
+        return jax.lax.top_k(x, 5)
+
+    few, many = (predicted(top, ((rows, 100_000), jnp.float32), machine=gpu) for rows in (4, 132))
+    assert few == pytest.approx(many, rel=0.2)
+    assert predicted(top, ((1320, 100_000), jnp.float32), machine=gpu) > 5 * many
+
+
+def test_short_reductions_are_slow_on_gpus_alone():
+    """So a product that ranks is worth its rows where the distances are sums of few squares."""
+
+    def squares(x):
+        return jnp.sum(x, axis=2)
+
+    def shares(machine):
+        shapes = ((4000, 4000, 16), (500, 500, 1024))
+        short, long = (predicted(squares, (shape, jnp.float32), machine=machine) for shape in shapes)
+        return short / long
+
+    assert shares(find_target("gpu:h100").machine()) > 10 > 3 > shares(find_target("tpu:v5e").machine())
 
 
 def test_a_gather_costs_what_it_takes_and_not_its_table():
