@@ -28,7 +28,7 @@ from exla.search.record import Record
 from exla.search.records import PACKAGED, RecordStore, but_for_code
 from exla.search.shards import read_lines
 
-TARGETS = ("cpu", "tpu:v5e", "tpu:v6e", "gpu:a100-40", "gpu:h200")
+TARGETS = ("cpu", "tpu:v5e", "tpu:v6e", "gpu:a100-40", "gpu:h100", "gpu:h200")
 LIMITS = ("64MiB", "256MiB", "512MiB", "1GiB")
 _POINTS = 20_000
 _PLACES = 40_000

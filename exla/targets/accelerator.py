@@ -27,6 +27,8 @@ from exla.targets.machine import Machine, Work
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _AMOUNT = r"(\d+(?:\.\d+)?)([KMGT]?)"
 _UNKNOWN_OPTION = "No such compile option"
+_AUTOTUNER = "/autotun"
+"""In the trace of an error of XLA:GPU's autotuner, which allocates memory on the card to time its choices."""
 _NEEDED = (
     re.compile(rf"total memory required[^(]*\({_AMOUNT}\)"),
     re.compile(rf"[Uu]sed {_AMOUNT}i?B? of "),
@@ -165,10 +167,18 @@ class Accelerator:
         try:
             return lowered.compile(compiler_options=options or None)
         except jax.errors.JaxRuntimeError as error:
-            untold = {name: value for name, value in options.items() if name not in self.option_names()}
-            if _UNKNOWN_OPTION not in str(error) or untold == options:
+            others = self._options_after(str(error), options)
+            if others == options:
                 raise
-            return lowered.compile(compiler_options=untold or None)
+            return lowered.compile(compiler_options=others or None)
+
+    def _options_after(self, said: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options to try after an error: without what is unknown, or without tuning for which there is no room."""
+        if _UNKNOWN_OPTION in said:
+            return {name: value for name, value in options.items() if name not in self.option_names()}
+        if "RESOURCE_EXHAUSTED" in said and _AUTOTUNER in said:
+            return {**self.compiler.options, **options}
+        return options
 
     def compiled_bytes(self, compiled: Any) -> CompiledBytes:
         stats = compiled.memory_analysis()

@@ -124,6 +124,34 @@ def test_an_attached_device_is_used_and_says_what_it_has(monkeypatch):
     assert unknown.facts.memory_bytes == unknown.usable_bytes() == 123 << 30 and unknown.machine().flops > 0
 
 
+@pytest.mark.parametrize(
+    ("trace", "is_compiled"), [("gpu/autotuning/redzone_buffers.cc:107", True), ("service/gpu/buffers.cc:3", False)]
+)
+def test_what_the_autotuner_has_no_room_for_is_compiled_without_it(trace, is_compiled, monkeypatch):
+    """As on an H100 that other processes had filled."""
+    asked = []
+
+    class Lowered:
+        def compile(self, compiler_options):
+            asked.append(compiler_options)
+            if (compiler_options or {}).get("xla_gpu_autotune_level") != "0":
+                raise jax.errors.JaxRuntimeError(
+                    "Autotuning failed for fusion. Status: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+                    f"16.08MiB with allocator GPU_0_bfc on device 0.\nexternal/xla+/xla/service/{trace}"
+                )
+            return "compiled"
+
+    monkeypatch.setattr(accelerator, "_attached", lambda platform: [FakeDevice()] if platform == "cuda" else [])
+    if is_compiled:
+        assert TARGETS.get("gpu").finish(Lowered(), {"of": "mine"}) == "compiled"
+        assert asked == [{"of": "mine"}, {"xla_gpu_autotune_level": "0", "of": "mine"}]
+        with pytest.raises(jax.errors.JaxRuntimeError, match="redzone"):
+            TARGETS.get("gpu").finish(Lowered(), {"xla_gpu_autotune_level": "4"})
+    else:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="buffers"):
+            TARGETS.get("gpu").finish(Lowered(), {})
+
+
 def test_without_the_device_a_gpu_offers_what_jax_takes_of_it(monkeypatch):
     target = TARGETS.get("gpu:a100-40")
     monkeypatch.setattr(accelerator, "_attached", lambda platform: [])
