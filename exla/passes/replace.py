@@ -21,6 +21,7 @@ import jax
 from jax import lax
 
 from exla import _compat
+from exla._compat import Literal
 from exla.errors import OptionError, ReplayMiss
 from exla.ir.indexed import Term
 from exla.ir.memory import Path
@@ -168,15 +169,35 @@ def compute(rule: ReplaceRule, found: Found, admitted: Admitted, get: Callable[[
     else:
         axes = tuple(a if n > 1 else None for a, n in zip(found.axes[0], safe.shape[len(used) :], strict=True))
         safe = _put_back(safe, found, used, axes, found.results[0], None)
-    return unless_p.bind(safe, *results, *map(get, found.leaves), otherwise=_otherwise(found, safe))
+    leaves, eqns = _each_read(found)
+    otherwise = _otherwise(found, safe, [ours for _, ours in leaves], eqns)
+    return unless_p.bind(safe, *results, *(get(theirs) for theirs, _ in leaves), otherwise=otherwise)
 
 
-def _otherwise(found: Found, safe: Any) -> Any:
+def _each_read(found: Found) -> tuple[list[tuple[Any, Any]], list[Any]]:
+    """The leaves, one for each read: (the program's variable, what stands for it in the original equations); and these.
+
+    What is read as rows by one equation and as columns by another, as points of which the nearest among themselves are
+    sought, is cut along the rows in one place and whole in the other.
+    """
+    leaves, eqns = list[tuple[Any, Any]](), []
+    for position in sorted(found.match.inside):
+        eqn = found.match.program.eqns[position]
+        invars = []
+        for v in eqn.invars:
+            if not isinstance(v, Literal) and v in found.leaves:
+                leaves.append((v, _compat.Var(v.aval)))
+                v = leaves[-1][1]
+            invars.append(v)
+        eqns.append(eqn.replace(invars=invars))
+    return leaves, eqns
+
+
+def _otherwise(found: Found, safe: Any, leaves: Sequence[Any], eqns: Sequence[Any]) -> Any:
     """What is computed where the replacement may not be used: the original equations."""
     program, count = found.match.program, len(found.results)
-    eqns = [program.eqns[i] for i in sorted(found.match.inside)]
     results = program.eqns[found.match.position].outvars
-    body = program.jaxpr.replace(invars=list(found.leaves), constvars=[], outvars=list(results), eqns=eqns)
+    body = program.jaxpr.replace(invars=list(leaves), constvars=[], outvars=list(results), eqns=list(eqns))
 
     def run(mask: Any, *values: Any) -> list[Any]:
         exact = evaluate(body, values[count:], lambda eqn, operands: _compat.bind(eqn, *operands))
@@ -185,7 +206,7 @@ def _otherwise(found: Found, safe: Any) -> Any:
             for cheap, e in zip(values[:count], exact, strict=True)
         ]
 
-    structs = [as_struct(v.aval) for v in (*results, *found.leaves)]
+    structs = [as_struct(v.aval) for v in (*results, *leaves)]
     mask = jax.ShapeDtypeStruct(safe.shape, safe.dtype)
     return jax.make_jaxpr(run)(mask, *structs)
 

@@ -462,3 +462,24 @@ def test_a_kernel_that_is_asked_about_is_projected_as_it_is_stored(name, target)
     compiled = compile_for(target, emit(made.program, EXPANSIONS), [x], compiler_options=options)
     counted, projected_peak = target.compiled_bytes(compiled).total, projected(made.program, machine)
     assert 0.9 <= projected_peak.bytes / counted <= 1.5
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-6], ids=["apart", "too close for a product"])
+def test_neighbours_among_the_points_themselves_are_ranked_by_a_product_and_cut_along_the_rows(spread):
+    """The points are read as rows and as columns; what the rule falls back on is cut along the former."""
+
+    def nearest(x):
+        return jax.lax.top_k(-jnp.sum((x[:, None] - x[None]) ** 2, axis=-1), 6)
+
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((1500, 16), dtype=np.float32)
+    x[700:900] = x[700] + np.float32(spread) * generator.standard_normal((200, 16), dtype=np.float32)
+    f = exla.jit(nearest, memory_limit="1MB", records="off")
+    plan = f.plan(x)
+    assert any(isinstance(d, Replace) for d in plan.decisions) and plan.compiled_bytes <= 1_000_000
+    (values, places), (want, where) = f(x), jax.jit(nearest)(x)
+    np.testing.assert_allclose(values, want, rtol=1e-5, atol=1e-6)
+    far = np.sort(((x[:, None].astype(np.float64) - x[None]) ** 2).sum(-1), axis=1)[:, :6]
+    chosen = ((x[:, None].astype(np.float64) - x[np.asarray(places)]) ** 2).sum(-1)
+    np.testing.assert_allclose(chosen, far, rtol=1e-5, atol=1e-6)
+    assert where.shape == places.shape
