@@ -197,24 +197,42 @@ def run_campaign(
       How many instances are left.
 
     Raises:
-      OptionError: if another run is at work in the folder.
+      OptionError: if another run is at work in the folder, or `jobs` is below 1.
     """
+    if jobs < 1:
+        raise OptionError(f"jobs = {jobs}: at least one instance is measured at a time")
     folder.lock()
     todo, progress = folder.left()
-    end, telling = time.monotonic() + seconds, threading.Lock()
+    end, telling, stopped = time.monotonic() + seconds, threading.Lock(), threading.Event()
+
+    def go_on() -> None:
+        if stopped.is_set():
+            raise _Stopped
 
     def one(instance: Instance) -> bool:
         if time.monotonic() > end:
             return False
         records, clock = folder.records_of(instance.name), folder.path / ".clock"
-        finished = measure_instance(folder.campaign, instance, records, environment, clock=clock)
+        finished = measure_instance(folder.campaign, instance, records, environment, go_on, clock)
         with telling:
             folder.finish(finished)
             say(progress.line(finished))
         return True
 
-    with ThreadPoolExecutor(jobs) as pool:
+    if jobs == 1:
+        return len(todo) - sum(map(one, todo))
+    pool = ThreadPoolExecutor(jobs)
+    try:
         return len(todo) - sum(pool.map(one, todo))
+    except BaseException:
+        stopped.set()  # nothing is recorded of what an interrupt ends
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _Stopped(Exception):
+    """The run ends; what an instance was at is no finding."""
 
 
 @dataclass(kw_only=True)

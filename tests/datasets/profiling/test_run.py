@@ -145,6 +145,31 @@ def test_instances_side_by_side_are_prepared_at_the_same_time(tmp_path, monkeypa
     assert len(spans) == 3 and max(begin for begin, _ in spans) < min(end for _, end in spans)
 
 
+def test_an_interrupt_ends_what_is_side_by_side_and_is_no_finding(tmp_path):
+    (tmp_path / "c.toml").write_text(
+        'name = "k"\nzoo = ["chamfer", "rbf_product", "matern_product"]\nmegabytes = [1]\nshares = [0.3]\n'
+        "candidates = 5\nrounds_s = 60\n"
+    )
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "exla.cli", "profile", "run", str(tmp_path / "c.toml"), "-o", str(out)]
+    process = subprocess.Popen([*command, "--jobs", "2"], start_new_session=True, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+
+    def found():
+        return [recorded(p) for p in (out / "records").glob("*.jsonl")] if out.exists() else []
+
+    while time.monotonic() < end and process.poll() is None and sum(map(len, found())) < 4:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+    assert process.wait(timeout=30) != 0 and not (out / "instances.jsonl").exists()
+    assert {r.status for records in found() for r in records} <= {"ok", "over_limit"}
+
+
+def test_no_jobs_are_no_campaign(tmp_path):
+    with pytest.raises(OptionError, match="jobs = 0"):
+        run_campaign(Folder.open(tmp_path, SMALL), jobs=0)
+
+
 def test_the_clock_is_held_while_a_program_runs_and_at_no_other_time(tmp_path):
     clock, said = tmp_path / "clock", []
     other = filelock.FileLock(clock)
