@@ -152,7 +152,14 @@ def test_an_interrupt_ends_what_is_side_by_side_and_is_no_finding(tmp_path):
     )
     out = tmp_path / "run"
     command = [sys.executable, "-m", "exla.cli", "profile", "run", str(tmp_path / "c.toml"), "-o", str(out)]
-    process = subprocess.Popen([*command, "--jobs", "2"], start_new_session=True, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, "--jobs", "2"],
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        ),  # ignored in what runs behind a shell
+    )
     end = time.monotonic() + 120
 
     def found():
