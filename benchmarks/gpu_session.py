@@ -42,6 +42,8 @@ ROUNDS = 7
 NO_AUTOTUNING = "--xla_gpu_autotune_level=0"
 TF32 = 5e-3
 """Error that is no mistake on a GPU: unless told otherwise it multiplies float32 in TF32, which has 10 bits."""
+MEASURES = {"large": "benchmarks.gpu_session:measure_large", "cap": "benchmarks.gpu_session:measure"}
+"""Kind of measurement -> what makes it in a process of its own."""
 CELL_S = 150
 """Seconds after which one program is given up."""
 LAST_S = 35
@@ -197,13 +199,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = record.open_results("gpu_session")
     clock = options.clock or str(Path(tempfile.mkdtemp(prefix="exla-")) / "clock")
     large = list(targets.programs()) if options.large is None else [n for n in options.large.split(",") if n]
-    cells: list[tuple[str, str, dict[str, Any]]] = [] if options.no_tests else [("tests", "", {})]
-    cells += [("large", name, {"function": "measure_large"}) for name in large]
+    cells: list[tuple[str, str, dict[str, int]]] = [] if options.no_tests else [("tests", "", {})]
+    cells += [("large", name, {}) for name in large]
     for name in filter(None, options.programs.split(",")):
-        cells += [("cap", name, {"function": "measure", "cap_mib": int(c)}) for c in options.caps.split(",")]
+        cells += [("cap", name, {"cap_mib": int(c)}) for c in options.caps.split(",")]
     telling = threading.Lock()
 
-    def one(cell: tuple[str, str, dict[str, Any]]) -> bool:
+    def one(cell: tuple[str, str, dict[str, int]]) -> bool:
         kind, program, asked = cell
         left = ends - time.monotonic()
         if left < 10:
@@ -213,13 +215,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if kind == "tests":
                     row = tests(left)
                 else:
-                    function = f"benchmarks.gpu_session:{asked['function']}"
-                    more = {k: v for k, v in asked.items() if k != "function"}
-                    row = isolate.call(function, timeout_s=min(left, CELL_S), program=program, clock=clock, **more)
+                    most_s = min(left, CELL_S)
+                    row = isolate.call(MEASURES[kind], timeout_s=most_s, program=program, clock=clock, **asked)
             except (isolate.ChildError, subprocess.TimeoutExpired) as error:
                 row = {"status": "failed", "message": str(error)[-2000:]}
         with telling:
-            results.append(kind=kind, program=program, **{k: v for k, v in asked.items() if k != "function"} | row)
+            results.append(kind=kind, program=program, **asked | row)
             ratio = f", {row['ratio']:.2f} of jax.jit" if "ratio" in row else ""
             cap = f" at {asked['cap_mib']} MiB" if "cap_mib" in asked else ""
             print(f"{kind} {program}{cap}: {row['status']}{ratio}", flush=True)

@@ -258,7 +258,7 @@ def _is_never_stored(program: Program, v: Any, machine: Machine) -> bool:
 
 
 def _reduction_rate(program: Program, eqn: Any, machine: Machine) -> float:
-    """Elements per second: a long reduction is a chain of elements that wait for each other, or in blocks."""
+    """Elements per second: long reductions are chains that wait, or in blocks; short ones have GPUs' own rate."""
     longest, axes = machine.longest_fused_reduction, eqn.params.get("axes", ())
     reduced = math.prod(eqn.invars[0].aval.shape[axis] for axis in axes)
     if 1 < reduced < WARP:

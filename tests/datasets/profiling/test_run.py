@@ -156,9 +156,7 @@ def test_an_interrupt_ends_what_is_side_by_side_and_is_no_finding(tmp_path):
         [*command, "--jobs", "2"],
         start_new_session=True,
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        ),  # ignored in what runs behind a shell
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     end = time.monotonic() + 120
 
