@@ -236,6 +236,28 @@ class Rematerialize:
         return f"compute again what equation {self.site.position}{_inside(self.path)} stacks where it is read"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Keep what the segments of a program begin with, and compute again, late, what is read late of what they compute.
+
+    Attributes:
+      path: as of a split.
+      site: the last equation that is early; what comes after it is late.
+      ends: the positions before which the segments end, at least one; the first begins with the program.
+      small_bytes: values up to this size are kept.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    ends: tuple[int, ...]
+    small_bytes: int
+
+    def __str__(self) -> str:
+        segments = f"{len(self.ends)} segment{'s' if len(self.ends) > 1 else ''}"
+        where = f"equations 0 to {max((0, *self.ends)) - 1}{_inside(self.path)}"
+        return f"checkpoint {where} in {segments}, computed again for what is after equation {self.site.position}"
+
+
 Order = tuple[tuple[int, ...], ...]
 """Which factors are multiplied at each step, by position among those left; the product is put last (opt_einsum's)."""
 
@@ -272,7 +294,7 @@ class CompileOption:
 
 Rewrite = Replace | Reorder | Swap | Collect | Seal
 """A decision that computes the same in another way, before anything is split."""
-Change = Split | Share | Sink | Rematerialize | Arrange | Store | Rewrite
+Change = Split | Share | Sink | Rematerialize | Checkpoint | Arrange | Store | Rewrite
 """A decision that changes the program."""
 Decision = Change | CompileOption
 

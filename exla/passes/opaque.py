@@ -7,6 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from exla import _compat
+
+
+def has_numbers(aval: Any) -> bool:
+    """Whether a value has an element that may be NaN: something that `not_before` can wait for."""
+    return jnp.issubdtype(aval.dtype, jnp.inexact) and 0 not in aval.shape and not _compat.is_on_host(aval)
+
 
 def one_of(array: Any) -> Any:
     """The first number of an array, as a scalar."""

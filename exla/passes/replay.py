@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from exla.ir.program import Program
 from exla.passes.arrange import apply_arrange
+from exla.passes.checkpoint import apply_checkpoint
 from exla.passes.collect import apply_collect
 from exla.passes.decisions import (
     Arrange,
     Change,
+    Checkpoint,
     Collect,
     Rematerialize,
     Reorder,
@@ -51,6 +53,8 @@ def replay(program: Program, decision: Change) -> Program:
         return apply_store(program, decision)
     if isinstance(decision, Share):
         return apply_share(program, decision)
+    if isinstance(decision, Checkpoint):
+        return apply_checkpoint(program, decision)
     if isinstance(decision, Rematerialize):
         return apply_rematerialize(program, decision)
     return apply_sink(program, decision) if isinstance(decision, Sink) else apply_split(program, decision)

@@ -33,7 +33,7 @@ from exla.ir.memory import Held
 from exla.ir.primitives import FUSIBLE, VIEWS
 from exla.ir.program import Program, retrace, trace_function, variables
 from exla.passes.decisions import Store
-from exla.passes.opaque import not_before
+from exla.passes.opaque import has_numbers, not_before
 from exla.passes.paths import at_site
 
 BFLOAT16_ERROR = 2.0**-8
@@ -209,13 +209,8 @@ def _late(program: Program, position: int, but: set[int]) -> Any:
     """What an equation reads that is computed last, but for what some equations make; None where nothing is known."""
     first = min(but)
     made_at = {v: program.producers.get(v, -1) for v in variables(program.eqns[position].invars)}
-    found = {v: at for v, at in made_at.items() if at > first and at not in but and _can_be_late(v.aval)}
+    found = {v: at for v, at in made_at.items() if at > first and at not in but and has_numbers(v.aval)}
     return max(found, key=found.__getitem__, default=None)
-
-
-def _can_be_late(aval: Any) -> bool:
-    """Whether a value has an element that may be NaN."""
-    return jnp.issubdtype(aval.dtype, jnp.floating) and 0 not in aval.shape and not _compat.is_on_host(aval)
 
 
 def _with_operand(eqn: Any, var: Any, other: Any) -> Any:

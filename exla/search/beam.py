@@ -29,6 +29,8 @@ Probed = tuple["Seed", int, "Candidate", int, "Candidate"]
 MOST_SPLITS = 8
 BEAM = 3
 FINALISTS = 3
+FEW = 2
+"""After so many splits, what is left to be cut must be less by half of the share that these are of all splits."""
 ANY = 1 << 62
 FEW_TRIPS = 64
 SLOW = 2
@@ -56,9 +58,11 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
       Candidates, best first: those within the goal by predicted time, else the smallest peaks that were found. Empty
       where nothing can be split.
     """
+    failed: list[Candidate] = []
     moved = list(space.moved(start, goal))
-    beam, failed = [start, *moved], []
-    done = [c for c in moved if space.is_met(c, goal) and space.is_steady(c)]
+    done = [c for c in moved if space.is_met(c, goal)]
+    beam = [start, *(c for c in moved if not space.is_met(c, goal))]
+    all_left = min(p.peak.beyond(goal.bytes) for p in (start, *moved))
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for count in range(most_splits):
         is_last = bool(done) and count > 0
@@ -75,7 +79,8 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
         failed += [*grown, *apart]
         smallest, least = (sorted(found, key=lambda p: _size(p, goal)) for found in (grown, apart))
         beam, least = _and_one(smallest, BEAM, _computes_again, _has_sunk), least[:1]
-        if not beam and not least:
+        left = min((p.peak.beyond(goal.bytes) for p in (*beam, *least)), default=math.inf)
+        if count + 1 >= FEW and left > (1 - (count + 1) / (2 * most_splits)) * all_left:
             break
     return _distinct(sorted(done, key=speed) if done else sorted(failed, key=lambda p: p.peak.bytes))
 

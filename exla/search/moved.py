@@ -1,6 +1,7 @@
-"""Values computed elsewhere before anything is split: inside the loops that read them, or on each device's share.
+"""Values computed elsewhere before anything is split: in the loops that read them, on each device's share, or again.
 
-By itself that saves nothing; but there they can be cut (`exla.passes.sink`, `exla.passes.share`).
+By itself that saves nothing; but there they can be cut (`exla.passes.sink`, `exla.passes.share`). What waits for a
+backward pass and is computed again before that (`exla.passes.checkpoint`) saves memory whether it is cut or not.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from exla.passes.rematerialize import enumerate_rematerializations
 from exla.passes.replay import replay
 from exla.passes.share import apply_share, enumerate_shares
 from exla.passes.sink import enumerate_sinks
+from exla.search.checkpointed import checkpointed
 from exla.strict import tolerate
 
 if TYPE_CHECKING:
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
 
 MOST_SINKS = 12
 MOST_SHARES = 4
+KEPT = 256
+"""What takes a smaller share of the room is not computed again."""
 MOST_BARRED = 3
 """Candidates that may exchange more than the plain program before what they share is no longer computed on shares."""
 
 
 def moved(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
-    """A start with values computed inside what reads them, or on each device's share, or both.
+    """A start with values computed in what reads them, on each device's share, both, or again for what reads them late.
 
     Args:
       space: what can be done.
@@ -42,6 +46,7 @@ def moved(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
     if shared is not None:
         yield shared
         yield from _sunk(space, shared, goal)
+    yield from checkpointed(space, start, goal, small_bytes=max(_room(start, goal) // KEPT, 1))
 
 
 def thresholds(room_bytes: int, coarser: bool = False) -> list[int]:

@@ -33,7 +33,7 @@ from exla.ir.scopes import numbered
 from exla.ir.spread import Spread
 from exla.passes.apart import allows
 from exla.passes.arrange import enumerate_arrangements
-from exla.passes.decisions import Arrange, Change, CompileOption, Decision, Rewrite, Seal, Share, Split, Store
+from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, Seal, Share, Split, Store
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
@@ -270,7 +270,7 @@ class Space:
         return stored(self, start, goal or self.goal)
 
     def moved(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
-        """The program with values computed inside what reads them, or on each device's share."""
+        """The program with values computed in what reads them, on each device's share, or again for what is late."""
         return moved(self, start, goal or self.goal)
 
     def offers(self, parent: Candidate, goal: Goal | None = None) -> Iterator[Seed]:
@@ -380,7 +380,7 @@ class Space:
             found = False
             for decision in enumerate_arrangements(made.program):
                 with tolerate(f"trying to {decision}"):
-                    further = self._with_arranged(made, decision)
+                    further = self.after(made, decision)
                     if self.is_met(further, goal):
                         made, found = replace(further, options=candidate.options), True
                         break
@@ -396,7 +396,12 @@ class Space:
         other = self.arranged(candidate, replace(goal, bytes=candidate.peak.bytes - 1))
         return candidate if other is None else other
 
-    def _with_arranged(self, candidate: Candidate, decision: Arrange) -> Candidate:
+    def after(self, candidate: Candidate, decision: Change) -> Candidate:
+        """The candidate that one more decision makes of another; no split.
+
+        Raises:
+          ReplayMiss: if it does not apply.
+        """
         decisions = (*candidate.decisions, decision)
         if decisions not in self._cut:
             self._cut[decisions] = self.of(replay(candidate.program, decision), decisions, candidate.seeds)

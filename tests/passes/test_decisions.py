@@ -8,6 +8,7 @@ import pytest
 from exla.ir.program import Site
 from exla.passes.decisions import (
     Arrange,
+    Checkpoint,
     Collect,
     CompileOption,
     Decision,
@@ -38,6 +39,7 @@ ONE_OF_EACH = [
     Swap(**HERE),
     Collect(**HERE, result=1),
     Rematerialize(**HERE),
+    Checkpoint(**HERE, ends=(1, 2), small_bytes=9),
     Seal(**HERE),
     CompileOption(name="a", value="b"),
 ]
@@ -85,6 +87,7 @@ def test_fields_of_decisions_have_their_types(field, wrong):
 @pytest.mark.parametrize("data", [None, "Split", 3, [], ["kind"], {}])
 def test_what_is_no_mapping_with_a_kind_is_no_decision(data):
     with pytest.raises(
-        ValueError, match="not a decision: .*; kinds are Arrange, Collect, CompileOption, Rematerialize, Reorder"
+        ValueError,
+        match="not a decision: .*; kinds are Arrange, Checkpoint, Collect, CompileOption, Rematerialize, Reorder",
     ):
         from_json(data)
