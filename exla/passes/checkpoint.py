@@ -13,7 +13,8 @@ of it as the limit asks for.
 
 What is computed again is made to depend on something that is computed late (`not_before`): compilers would take it for
 what they have already. It may have another last bit than before, so that where something kept was decided by a number
-(an index, a truth value) that number is kept, too; what is decided and used in one segment is decided again there.
+(an index, a truth value) that number is kept, too; what is decided and used in one segment is decided again there. What
+is compared for equality is kept: the gradient of a maximum would find none that is as large.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from exla.passes.decisions import Checkpoint
 from exla.passes.opaque import has_numbers, not_before
 from exla.passes.paths import at_site
 from exla.passes.rounding import is_inexact
+from exla.passes.steady import compared_in
 
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 """How many segments are tried."""
@@ -170,7 +172,7 @@ def _segments(program: Program, at: int, decision: Checkpoint) -> Iterator[Segme
     ends = decision.ends
     if not ends or list(ends) != sorted(set(ends)) or ends[0] < 1 or ends[-1] > at:
         raise ReplayMiss(f"{decision}: these are no segments of the equations up to {at}")
-    kept = set(variables(program.outvars))
+    kept = set(variables(program.outvars)) | compared_in(program)
     for i in range(ends[-1]):
         eqn = program.eqns[i]
         if eqn.effects or eqn.primitive.name in CHOICES:

@@ -138,6 +138,25 @@ def _compares(program: Program) -> bool:
     )
 
 
+def compared_in(program: Program) -> set[Any]:
+    """What is compared for equality in a program, or read by a body that compares, and what it is a view of."""
+    found, stack = set[Any](), list[Any]()
+    for eqn in program.eqns:
+        bodies = [Program(jaxpr=body.jaxpr) for body in _compat.bodies(eqn)]
+        loop = eqn.params.get("loop")
+        inside = any(map(_compares, [*bodies, *([] if loop is None else [loop.body])]))
+        if inside or _is_comparison(eqn):
+            stack += [v for v in variables(eqn.invars) if is_inexact(v)]
+    while stack:
+        var = stack.pop()
+        if var not in found:
+            found.add(var)
+            position = program.producers.get(var)
+            if position is not None and program.eqns[position].primitive.name in LOOKED_THROUGH:
+                stack += [v for v in program.operands[position] if is_inexact(v)]
+    return found
+
+
 Place = tuple[int, ...]
 """Positions of the loops around an equation and, last, its own; of what is sealed, how it is cut."""
 Name = int | Place
