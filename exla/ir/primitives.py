@@ -21,6 +21,12 @@ ELEMENTWISE = named("""
 VIEWS = named("reshape squeeze expand_dims optimization_barrier stop_gradient exla_unless")
 """Primitives whose result is the operand's buffer seen in another shape; `exla_unless` mostly hands it on."""
 
+EXCHANGING = named("""
+    all_gather all_gather_invariant all_to_all pbroadcast pmax pmin ppermute psum psum_invariant ragged_all_to_all
+    reduce_scatter
+""")
+"""Primitives for each operand of which devices exchange data; those that begin it and go on are not counted."""
+
 CHEAP = named("""
     broadcast_in_dim iota convert_element_type add sub mul neg max min select_n and or not xor eq ne lt le gt ge
     square abs sign transpose rev slice pad clamp

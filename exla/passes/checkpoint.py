@@ -30,7 +30,7 @@ from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Held
-from exla.ir.primitives import FUSIBLE, named
+from exla.ir.primitives import EXCHANGING, FUSIBLE, named
 from exla.ir.program import Program, trace_function, value_bytes, variables
 from exla.passes.decisions import Checkpoint
 from exla.passes.opaque import has_numbers, not_before
@@ -42,8 +42,8 @@ COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 """How many segments are tried."""
 EARLY = 1 / 2
 """Share of what a segment may compute for later, after which it may end, where little is handed on."""
-CHOICES = named("argmax argmin sort top_k")
-"""What chooses, and stores what it has chosen."""
+KEPT = EXCHANGING | named("argmax argmin sort top_k")
+"""What is not computed again: what devices exchange, and what is chosen and stored."""
 STEPS = named("floor ceil round sign is_finite")
 """What jumps where its operand changes by a last bit; conversions to integers and comparisons do, too."""
 
@@ -175,7 +175,7 @@ def _segments(program: Program, at: int, decision: Checkpoint) -> Iterator[Segme
     kept = set(variables(program.outvars)) | compared_in(program)
     for i in range(ends[-1]):
         eqn = program.eqns[i]
-        if eqn.effects or eqn.primitive.name in CHOICES:
+        if eqn.effects or eqn.primitive.name in KEPT:
             kept.update(eqn.outvars)
         kept.update(v for v in eqn.outvars if _is_small(program, v, decision.small_bytes))
     kept |= _decided_by(program, kept)

@@ -16,17 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
-from exla.ir.primitives import named
+from exla.ir.primitives import EXCHANGING
 from exla.ir.program import Program
 from exla.passes.decisions import CompileOption, Decision, Seal, to_json
 from exla.search.record import Record
 from exla.targets.hlo_text import Collectives, sealed_alike
-
-EXCHANGING = named("""
-    all_gather all_gather_invariant all_to_all pbroadcast pmax pmin ppermute psum psum_invariant ragged_all_to_all
-    reduce_scatter
-""")
-"""Primitives for each operand of which devices exchange data; those that begin it and go on are not counted."""
 
 
 def exchanges_more(found: Collectives, plain: Collectives | None, program: Program) -> str:

@@ -46,7 +46,8 @@ def moved(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
     if shared is not None:
         yield shared
         yield from _sunk(space, shared, goal)
-    yield from checkpointed(space, start, goal, small_bytes=max(_room(start, goal) // KEPT, 1))
+    if not space.spread:  # that something is computed late is told by one number, which only one device has
+        yield from checkpointed(space, start, goal, small_bytes=max(_room(start, goal) // KEPT, 1))
 
 
 def thresholds(room_bytes: int, coarser: bool = False) -> list[int]:
