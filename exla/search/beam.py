@@ -62,7 +62,7 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     moved = list(space.moved(start, goal))
     done = [c for c in moved if space.is_met(c, goal)]
     beam = [start, *(c for c in moved if not space.is_met(c, goal))]
-    all_left = min(p.peak.beyond(goal.bytes) for p in (start, *moved))
+    all_left = start.peak.beyond(goal.bytes)
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for count in range(most_splits):
         is_last = bool(done) and count > 0
