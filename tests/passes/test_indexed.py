@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import exla
-from exla.passes.decisions import Split
+from exla.passes.decisions import Sink, Split
 from tests.passes.test_carried import below, normal, temporaries
 from tests.zoo.test_zoo import in_float64
 
@@ -61,7 +61,8 @@ def test_a_tenth_of_the_temporaries_is_enough(name):
     arguments = tuple(map(jnp.asarray, arguments))
     whole, fixed = temporaries(fn, arguments)
     f = exla.jit(fn, memory_limit=fixed + whole // 10)
-    assert any(isinstance(d, Split) for d in f.plan(*arguments).decisions)
+    # Where what is looked up is computed alone, and obeys so, nothing is split besides.
+    assert any(isinstance(d, Sink if name == "layers" else Split) for d in f.plan(*arguments).decisions)
     got, want = f(*arguments), in_float64(fn, arguments)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.max(np.abs(b)))
