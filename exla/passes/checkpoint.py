@@ -26,15 +26,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
-from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Held
 from exla.ir.primitives import EXCHANGING, FUSIBLE, named
-from exla.ir.program import Program, trace_function, value_bytes, variables
+from exla.ir.program import Program, value_bytes, variables
 from exla.passes.decisions import Checkpoint
 from exla.passes.opaque import has_numbers, not_before
 from exla.passes.paths import at_site
+from exla.passes.rewritten import applied, renamed
 from exla.passes.rounding import is_inexact
 from exla.passes.steady import compared_in
 
@@ -76,12 +76,12 @@ def enumerate_checkpoints(held: Sequence[Held], small_bytes: int) -> Iterator[Ch
             by_path[item.path].append(item)
     for path, items in by_path.items():
         program = items[0].program
-        waiting = {item.var: item.bytes for item in items}
-        at = _crossed(program, waiting)
+        waiting = [(program.producers[i.var], _last_reader(program, i.var), i.bytes) for i in items]
+        at = _crossed(len(program.eqns), waiting)
         weights = [0] * (at + 1)
-        for var, size in waiting.items():
-            if program.producers[var] <= at < _last_reader(program, var):
-                weights[program.producers[var]] += size
+        for made_at, last, size in waiting:
+            if made_at <= at < last:
+                weights[made_at] += size
         handed = _handed_on(program, at, small_bytes)
         known = set[tuple[int, ...]]()
         for count in COUNTS:
@@ -107,16 +107,15 @@ def apply_checkpoint(program: Program, decision: Checkpoint) -> Program:
     return at_site(program, decision, change)
 
 
-def _crossed(program: Program, waiting: Mapping[Any, int]) -> int:
-    """The first equation at which most of what waits has been computed, and waits for later ones."""
-    steps = [0] * (len(program.eqns) + 1)
-    for var, size in waiting.items():
-        last = _last_reader(program, var)
-        if last > program.producers[var]:
-            steps[program.producers[var]] += size
+def _crossed(count: int, waiting: Iterable[tuple[int, int, int]]) -> int:
+    """The first of some equations at which most of what waits, from one to another, has been computed."""
+    steps = [0] * (count + 1)
+    for made_at, last, size in waiting:
+        if last > made_at:
+            steps[made_at] += size
             steps[last] -= size
     course = list(itertools.accumulate(steps[:-1]))
-    return max(range(len(course)), key=course.__getitem__)
+    return max(range(count), key=course.__getitem__)
 
 
 def _last_reader(program: Program, var: Any) -> int:
@@ -257,7 +256,7 @@ def _spliced(program: Program, at: int, before: Mapping[int, Sequence[Any]], nam
     eqns = list[Any]()
     for position, eqn in enumerate(program.eqns):
         eqns += before.get(position, ())
-        eqns.append(_renamed(eqn, names) if position > at else eqn)
+        eqns.append(renamed(eqn, names) if position > at else eqn)
     return check(Program(jaxpr=program.jaxpr.replace(eqns=eqns), consts=program.consts))
 
 
@@ -306,24 +305,10 @@ def _computed_again(program: Program, segment: Segment, late: Any) -> tuple[list
             fitting = [v for v in operands if not _compat.is_extended(v.aval.dtype)]
             if fitting:
                 var = min(fitting, key=value_bytes)
-                added, gates[var] = _gate(var, late)
+                added, gates[var] = applied(not_before, var, late, aval=var.aval)
                 eqns += added
-        eqn = _renamed(eqn, gates | made)
+        eqn = renamed(eqn, gates | made)
         outvars = [v if _compat.is_drop(v) else _compat.Var(v.aval) for v in eqn.outvars]
         made.update(zip(program.eqns[position].outvars, outvars, strict=True))
         eqns.append(eqn.replace(outvars=outvars))
     return eqns, made
-
-
-def _gate(var: Any, late: Any) -> tuple[list[Any], Any]:
-    """Equations that make a value of what is kept that is there only once something late is."""
-    traced = trace_function(lambda x, y: [_compat.as_weak_as(not_before(x, y), var.aval)], [var.aval, late.aval])
-    names = dict(zip(traced.invars, (var, late), strict=True))
-    return [_renamed(e, names) for e in traced.eqns], traced.outvars[0]
-
-
-def _renamed(eqn: Any, names: Mapping[Any, Any]) -> Any:
-    """An equation that reads other values in place of some."""
-    if not any(v in names for v in variables(eqn.invars)):
-        return eqn
-    return eqn.replace(invars=[v if isinstance(v, Literal) else names.get(v, v) for v in eqn.invars])

@@ -20,7 +20,7 @@ import numpy as np
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.check import check
-from exla.ir.program import Program, as_struct, batched, canonical, live, variables
+from exla.ir.program import Program, as_struct, batched, canonical, live, trace_function, variables
 
 Get = Callable[[Any], Any]
 """From a variable or literal of a program to its value."""
@@ -55,6 +55,22 @@ def rewritten_at(program: Program, computes: Mapping[int, Callable[[Get], list[A
     return check(_traced_anew(program, computes))
 
 
+def renamed(eqn: Any, names: Mapping[Any, Any]) -> Any:
+    """An equation that reads other variables; itself where it reads none of those that are renamed."""
+    if not any(v in names for v in variables(eqn.invars)):
+        return eqn
+    return eqn.replace(invars=[_name(v, names) for v in eqn.invars])
+
+
+def applied(fn: Callable[..., Any], *read: Any, aval: Any = None) -> tuple[list[Any], Any]:
+    """Equations that apply a function to variables, and the variable that they make, of a type where one is named."""
+    traced = trace_function(
+        lambda *x: [fn(*x) if aval is None else _compat.as_weak_as(fn(*x), aval)], [v.aval for v in read]
+    )
+    names = dict(zip(traced.invars, read, strict=True))
+    return [renamed(e, names) for e in traced.eqns], traced.outvars[0]
+
+
 def _spliced(
     program: Program, position: int, reads: Sequence[Any], compute: Callable[[Get], list[Any]]
 ) -> Program | None:
@@ -76,9 +92,9 @@ def _spliced(
     known = _computed_already(program, position, new, names)
     if all(isinstance(v, Literal) or v in known for v in new.outvars):
         new, names = Program(jaxpr=new.jaxpr.replace(eqns=[])), known
-    inserted = [_renamed(e, names) for e in new.eqns]
+    inserted = [renamed(e, names) for e in new.eqns]
     results = {old: _name(result, names) for old, result in results.items()}
-    eqns = [*program.eqns[:position], *inserted, *(_renamed(e, results) for e in program.eqns[position + 1 :])]
+    eqns = [*program.eqns[:position], *inserted, *(renamed(e, results) for e in program.eqns[position + 1 :])]
     jaxpr = _compat.with_equations(
         program.jaxpr,
         invars=[*new.invars[: len(new.consts)], *program.invars],
@@ -128,13 +144,6 @@ def _key(atom: Any) -> Any:
 
 def _name(atom: Any, names: Mapping[Any, Any]) -> Any:
     return atom if isinstance(atom, Literal) else names.get(atom, atom)
-
-
-def _renamed(eqn: Any, names: dict[Any, Any]) -> Any:
-    """An equation that reads other variables; itself where it reads none of those that are renamed."""
-    if not any(v in names for v in variables(eqn.invars)):
-        return eqn
-    return eqn.replace(invars=[_name(v, names) for v in eqn.invars])
 
 
 def _traced_anew(program: Program, computes: Mapping[int, Callable[[Get], list[Any]]]) -> Program:

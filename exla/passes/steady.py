@@ -130,31 +130,36 @@ def _is_comparison(eqn: Any) -> bool:
 
 def _compares(program: Program) -> bool:
     """Whether floating point numbers are compared for equality anywhere in a program; most compare none."""
-    return any(
+    return any(map(_compares_anywhere, program.eqns))
+
+
+def _compares_anywhere(eqn: Any) -> bool:
+    """Whether an equation compares floating point numbers for equality, or a body of it does."""
+    return (
         _is_comparison(eqn)
         or ("loop" in eqn.params and _compares(eqn.params["loop"].body))
         or any(_compares(Program(jaxpr=body.jaxpr)) for body in _compat.bodies(eqn))
-        for eqn in program.eqns
     )
 
 
-def compared_in(program: Program) -> set[Any]:
+def compared_in(program: Program) -> frozenset[Any]:
     """What is compared for equality in a program, or read by a body that compares, and what it is a view of."""
-    found, stack = set[Any](), list[Any]()
-    for eqn in program.eqns:
-        bodies = [Program(jaxpr=body.jaxpr) for body in _compat.bodies(eqn)]
-        loop = eqn.params.get("loop")
-        inside = any(map(_compares, [*bodies, *([] if loop is None else [loop.body])]))
-        if inside or _is_comparison(eqn):
-            stack += [v for v in variables(eqn.invars) if is_inexact(v)]
-    while stack:
-        var = stack.pop()
-        if var not in found:
-            found.add(var)
-            position = program.producers.get(var)
-            if position is not None and program.eqns[position].primitive.name in LOOKED_THROUGH:
-                stack += [v for v in program.operands[position] if is_inexact(v)]
-    return found
+    if "compared" not in program.known:
+        found, stack = set[Any](), [v for e in program.eqns if _compares_anywhere(e) for v in _numbers(e)]
+        while stack:
+            var = stack.pop()
+            if var not in found:
+                found.add(var)
+                position = program.producers.get(var)
+                if position is not None and program.eqns[position].primitive.name in LOOKED_THROUGH:
+                    stack += _numbers(program.eqns[position])
+        program.known["compared"] = frozenset(found)
+    return program.known["compared"]
+
+
+def _numbers(eqn: Any) -> list[Any]:
+    """The floating point numbers that an equation reads."""
+    return [v for v in variables(eqn.invars) if is_inexact(v)]
 
 
 Place = tuple[int, ...]

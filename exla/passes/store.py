@@ -27,7 +27,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from exla import _compat
-from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.memory import Held
 from exla.ir.primitives import FUSIBLE, VIEWS
@@ -35,6 +34,7 @@ from exla.ir.program import Program, retrace, trace_function, variables
 from exla.passes.decisions import Store
 from exla.passes.opaque import has_numbers, not_before
 from exla.passes.paths import at_site
+from exla.passes.rewritten import applied
 
 BFLOAT16_ERROR = 2.0**-8
 """What rounding a float32 to bfloat16 changes it by at most, relative to it: half a unit in the last of its 8 bits."""
@@ -155,7 +155,7 @@ def _stored(program: Program, position: int, decision: Store) -> Program:
         outvars = [made if k == decision.result else v for k, v in enumerate(eqn.outvars)]
         groups[position] = [_with_row(eqn, decision.result, way.put).replace(outvars=outvars)]
     else:
-        added, made = _applied(way.put, var)
+        added, made = applied(way.put, var)
         groups[position] += added
     moved: set[int] = set()
     for k, (when, reader) in enumerate(_readers(program, var)):
@@ -163,7 +163,7 @@ def _stored(program: Program, position: int, decision: Store) -> Program:
             groups[reader] = _reading(program, reader, when, var, made, way.get)
             moved |= _until(program, reader, when)
         elif way.near is not None:
-            added, again = _applied(way.near, made, aval=var.aval)
+            added, again = applied(way.near, made, aval=var.aval)
             groups[reader] = [*added, _with_operand(program.eqns[reader], var, again)]
     return Program(jaxpr=program.jaxpr.replace(eqns=_moved_down(program, groups, moved)), consts=program.consts)
 
@@ -199,9 +199,9 @@ def _reading(
         return [eqn]
     late = _late(program, when, _until(program, position, when) | {program.producers[var]})
     if late is None:
-        added, again = _applied(lambda x: get(x, None), made, aval=var.aval)
+        added, again = applied(lambda x: get(x, None), made, aval=var.aval)
     else:
-        added, again = _applied(get, made, late, aval=var.aval)
+        added, again = applied(get, made, late, aval=var.aval)
     return [*added, _with_operand(eqn, var, again)]
 
 
@@ -216,16 +216,6 @@ def _late(program: Program, position: int, but: set[int]) -> Any:
 def _with_operand(eqn: Any, var: Any, other: Any) -> Any:
     """An equation that reads another value in place of one."""
     return eqn.replace(invars=[other if v is var else v for v in eqn.invars])
-
-
-def _applied(fn: Callable[..., Any], *read: Any, aval: Any = None) -> tuple[list[Any], Any]:
-    """Equations that apply a function to variables, and the variable that they make, of a type where one is named."""
-    traced = trace_function(
-        lambda *x: [fn(*x) if aval is None else _compat.as_weak_as(fn(*x), aval)], [v.aval for v in read]
-    )
-    names = dict(zip(traced.invars, read, strict=True))
-    eqns = [e.replace(invars=[v if isinstance(v, Literal) else names.get(v, v) for v in e.invars]) for e in traced.eqns]
-    return eqns, traced.outvars[0]
 
 
 def _type(fn: Callable[[Any], Any], aval: Any) -> Any:

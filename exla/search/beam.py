@@ -58,10 +58,11 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
       Candidates, best first: those within the goal by predicted time, else the smallest peaks that were found. Empty
       where nothing can be split.
     """
+    done: list[Candidate] = []
     failed: list[Candidate] = []
-    moved = list(space.moved(start, goal))
-    done = [c for c in moved if space.is_met(c, goal)]
-    beam = [start, *(c for c in moved if not space.is_met(c, goal))]
+    beam = [start]
+    for made in space.moved(start, goal):
+        (done if space.is_met(made, goal) else beam).append(made)
     all_left = start.peak.beyond(goal.bytes)
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for count in range(most_splits):
@@ -79,7 +80,9 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
         failed += [*grown, *apart]
         smallest, least = (sorted(found, key=lambda p: _size(p, goal)) for found in (grown, apart))
         beam, least = _and_one(smallest, BEAM, _computes_again, _has_sunk), least[:1]
-        left = min((p.peak.beyond(goal.bytes) for p in (*beam, *least)), default=math.inf)
+        if not beam and not least:
+            break
+        left = min(p.peak.beyond(goal.bytes) for p in (*beam, *least))
         if count + 1 >= FEW and left > (1 - (count + 1) / (2 * most_splits)) * all_left:
             break
     return _distinct(sorted(done, key=speed) if done else sorted(failed, key=lambda p: p.peak.bytes))

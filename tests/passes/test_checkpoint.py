@@ -108,12 +108,8 @@ def offered(program, small_bytes=1024):
 def compiled_bytes(program):
     """Temporaries that the compiler counts of a program."""
     run = jax.jit(lambda *xs: emit(program, {})(*program.consts, *xs))
-    return (
-        run.lower(*[v.aval for v in program.invars[len(program.consts) :]])
-        .compile()
-        .memory_analysis()
-        .temp_size_in_bytes
-    )
+    given = [v.aval for v in program.invars[len(program.consts) :]]
+    return run.lower(*given).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -172,7 +168,7 @@ def test_a_number_that_has_decided_something_which_is_kept_is_kept_too():
 
 def test_small_values_wait():
     fn, args = PROGRAMS["layers"]
-    program = program_of(fn, [jax.tree.map(lambda a: np.asarray(a, np.float32), a) for a in args])
+    program = program_of(fn, [np.asarray(a, np.float32) for a in args])
     assert offered(program, N * N * 4 - 1)
     assert not offered(program, N * N * 4)
 
