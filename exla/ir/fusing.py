@@ -21,7 +21,7 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,6 +184,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
     taken = set[Any]()  # values with a reader that computes them
     barred = set(outputs)  # values with a reader that wants them stored
     reused = set[Any]()  # values that a reader would compute once for every place that they are broadcast to
+    ways = _Ways()
     for position in range(count - 1, -1, -1):
         eqn = program.eqns[position]
         name = eqn.primitive.name
@@ -207,6 +208,8 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
             is_often = max(times.values(), default=0) > most
             if not is_often and _is_repeatable(program, eqn, home, readers, is_reused, storing):
                 is_virtual = not any(v in barred for v in made)
+                if copies and ways.wait_for_each_other(program, made) and not _is_copied(program, eqn):
+                    is_virtual = False
                 is_copied = copies and not is_virtual and any(v in taken for v in made) and _is_copied(program, eqn)
         if is_virtual:
             virtual.update(made)
@@ -239,7 +242,34 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         if is_view:
             views.add(position)
             virtual.update(v for v in eqn.outvars if v not in outputs)
+        if copies:
+            ways.add(program, position, taking if is_virtual or is_copied or is_view else ())
     return _Plan(virtual, copied, taking, views)
+
+
+class _Ways:
+    """Which equations each leads to, and to which of these through something that is stored: sets of bits."""
+
+    def __init__(self) -> None:
+        self._any: dict[int, int] = {}
+        self._stored: dict[int, int] = {}
+
+    def add(self, program: Program, position: int, computing: Container[int]) -> None:
+        """An equation before all that were added; which of its readers compute its results themselves."""
+        reached = stored = 0
+        for reader in {i for v in program.eqns[position].outvars for i, _ in program.consumers.get(v, ())}:
+            beyond = 1 << reader | self._any[reader]
+            reached |= beyond
+            stored |= self._stored[reader] if reader in computing else beyond
+        self._any[position], self._stored[position] = reached, stored
+
+    def wait_for_each_other(self, program: Program, values: Sequence[Any]) -> bool:
+        """Whether a reader of some values waits for something stored that another reader of theirs leads to.
+
+        Source: `InstructionFusion::CanFuseOnAllPaths`.
+        """
+        readers = {i for v in values for i, _ in program.consumers.get(v, ())}
+        return len(readers) > 1 and any(self._stored[one] >> other & 1 for one in readers for other in readers)
 
 
 def _united(several: Sequence[Places]) -> Places:

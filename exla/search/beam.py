@@ -2,15 +2,17 @@
 
 Each step looks at the values that hold the projected peak, tries the regions that cutting one of their axes makes at
 two chunk sizes, keeps the few that promise most, and for those tries chunk sizes from a part of the cache to what the
-cap leaves. Where one factor is not enough, the best unfinished programs are split again, inside their loops too. In a
-program of hundreds of equations the beam may come to an end before (`Space.is_exhausted`).
+cap leaves. Where cutting one factor is not enough, the like of it is cut wherever it is computed
+(`exla.search.repeated`), and the best unfinished programs are split again, inside their loops too. In a program of
+hundreds of equations the beam may come to an end before (`Space.is_exhausted`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from exla.passes.decisions import Rematerialize, Sink
@@ -18,13 +20,42 @@ from exla.passes.split.chunks import largest_chunk, probe, sizes, tidy
 from exla.passes.split.combine import MANY
 from exla.passes.split.decide import Seed
 from exla.passes.split.regions import Region
+from exla.search.repeated import are_alike, repeated
 
 if TYPE_CHECKING:
     from exla.search.space import Candidate, Goal, Space
 
 T = TypeVar("T")
-Probed = tuple["Seed", int, "Candidate", int, "Candidate"]
-"""A split at a chunk size and a larger one: which, size and candidate, size and candidate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """A split at a chunk size and a larger one.
+
+    Attributes:
+      seed: what is split.
+      cut: chunk size -> the candidate with such chunks.
+      first: the smaller size.
+      at_first: the candidate with it.
+      second: the larger size; the same where there is none.
+      at_second: the candidate with it.
+    """
+
+    seed: Seed
+    cut: Callable[[int], Candidate]
+    first: int
+    at_first: Candidate
+    second: int
+    at_second: Candidate
+
+    @property
+    def both(self) -> tuple[Candidate, Candidate]:
+        return self.at_first, self.at_second
+
+    @property
+    def seconds(self) -> float:
+        return min(p.seconds for p in self.both)
+
 
 MOST_SPLITS = 8
 BEAM = 3
@@ -52,7 +83,7 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
       space: what can be done.
       start: what is split.
       goal: what is wanted.
-      most_splits: how many splits one after another are tried.
+      most_splits: how many splits one after another are tried, each of one place or of all that are alike.
 
     Returns:
       Candidates, best first: those within the goal by predicted time, else the smallest peaks that were found. Empty
@@ -166,27 +197,46 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
         at_second = space.cut_if_possible(parent, seed, second) if second > first else at_first
         if at_second is None or not (gains(seed, at_first) or gains(seed, at_second)):
             continue
-        probed.append((seed, first, at_first, second, at_second))
+        cut = functools.partial(space.cut, parent, seed)
+        probed.append(Probed(seed=seed, cut=cut, first=first, at_first=at_first, second=second, at_second=at_second))
 
     def promise(tried: Probed) -> tuple[bool, bool, bool, float]:
-        both = (tried[2], tried[4])
-        within = any(space.is_met(p, goal) for p in both)
-        over = min(p.peak.bytes for p in both) > goal.bytes  # if so by what is cut elsewhere, that is cut next
-        return (not within, over, over and all(_is_beyond(p, goal) for p in both), min(p.seconds for p in both))
+        within = any(space.is_met(p, goal) for p in tried.both)
+        over = min(p.peak.bytes for p in tried.both) > goal.bytes  # if so by what is cut elsewhere, that is cut next
+        return (not within, over, over and all(_is_beyond(p, goal) for p in tried.both), tried.seconds)
 
     probed.sort(key=promise)
-    finalists = _and_one(probed, FINALISTS, lambda p: p[0].decision.growth.again)
+    finalists = _and_one(probed, FINALISTS, lambda p: p.seed.decision.growth.again)
     for tried in finalists:
-        yield from ((candidate, False) for candidate in _chunk_sizes(space, parent, goal, tried))
-    for seed, first, at_first, _, _ in probed:
-        if is_short(seed) and seed.region.least_chunk < first and not space.is_met(at_first, goal):
-            smallest_chunks = space.cut(parent, seed, seed.region.least_chunk)
+        yield from ((candidate, False) for candidate in _chunk_sizes(space, goal, tried))
+    for tried in probed:
+        seed = tried.seed
+        if is_short(seed) and seed.region.least_chunk < tried.first and not space.is_met(tried.at_first, goal):
+            smallest_chunks = tried.cut(seed.region.least_chunk)
             if space.is_met(smallest_chunks, goal):  # what is not would take the place of what may be split further
                 yield smallest_chunks, False
     if probed and promise(probed[0])[0]:
-        smallest = min(probed, key=lambda p: min(p[2].peak.bytes, p[4].peak.bytes))
+        smallest = min(probed, key=lambda p: min(made.peak.bytes for made in p.both))
         if not any(tried is smallest for tried in finalists):
-            yield from ((candidate, True) for candidate in _chunk_sizes(space, parent, goal, smallest))
+            yield from ((candidate, True) for candidate in _chunk_sizes(space, goal, smallest))
+        yield from ((candidate, False) for tried in finalists for candidate in _of_the_like(space, goal, tried))
+
+
+def _of_the_like(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]:
+    """A split that was probed, made of all that is like what it cuts, where that is within the goal."""
+
+    def cut(chunk: int) -> Candidate:
+        return repeated(space, tried.cut(chunk), goal)
+
+    *before, last = tried.at_first.seeds
+    if _is_beyond(tried.at_first, goal) or any(are_alike(last, seed) for seed in before):
+        return
+    at_first = cut(tried.first)
+    if space.is_met(at_first, goal):
+        at_second = cut(tried.second)
+        yield from _chunk_sizes(space, goal, replace(tried, cut=cut, at_first=at_first, at_second=at_second))
+    elif at_first is not tried.at_first:
+        yield at_first
 
 
 def _may_shrink(region: Region, first: int, second: int) -> bool:
@@ -199,45 +249,44 @@ def is_short(seed: Seed) -> bool:
     return seed.region.size <= FEW_TRIPS * seed.region.least_chunk
 
 
-def _smaller(
-    space: Space, parent: Candidate, goal: Goal, seed: Seed, at_first: Candidate, first: int
-) -> Iterator[Candidate]:
+def _smaller(space: Space, goal: Goal, tried: Probed, at_first: Candidate, first: int) -> Iterator[Candidate]:
     """The smallest chunks of a split whose chunks of a first size are too large, and the largest that may obey."""
-    least = seed.region.least_chunk
-    at_least = space.cut(parent, seed, least)
+    least = tried.seed.region.least_chunk
+    at_least = tried.cut(least)
     yield at_least
     room, grown = goal.bytes - at_least.peak.bytes, at_first.peak.bytes - at_least.peak.bytes
     if not 0 < room < grown:
         return
     for wanted in (least + (first - least) * room // grown, 2 * least):  # where the peak has a step, the second
-        chunk = tidy(seed.region.size, wanted, least, space.machine.lanes)
+        chunk = tidy(tried.seed.region.size, wanted, least, space.machine.lanes)
         if least < chunk < first:
-            made = space.cut(parent, seed, chunk)
+            made = tried.cut(chunk)
             yield made
             if made.peak.bytes <= goal.bytes:
                 return
 
 
-def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> Iterator[Candidate]:
+def _chunk_sizes(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]:
     """A split that was probed at two chunk sizes, at more of them."""
-    machine, (seed, first, at_first, second, at_second) = space.machine, tried
+    machine, seed, cut = space.machine, tried.seed, tried.cut
+    first, at_first, second, at_second = tried.first, tried.at_first, tried.second, tried.at_second
     region_size = seed.region.size
     least, most = seed.region.least_chunk, largest_chunk(region_size)
     known = {first}
     yield at_first
     if at_second.peak.bytes > at_first.peak.bytes > goal.bytes and least < first:
-        yield from _smaller(space, parent, goal, seed, at_first, first)
+        yield from _smaller(space, goal, tried, at_first, first)
     while at_second.peak.bytes <= at_first.peak.bytes and second < most:
         # What holds the peak does not grow with the chunk yet, or is a state saved for every chunk; go on.
         first, at_first = second, at_second
         second = min(8 * second, most)
-        at_second = space.cut(parent, seed, second)
+        at_second = cut(second)
         known.add(second)
         yield at_second
     if at_first.peak.bytes > goal.bytes:
         return
     if least < first and is_short(seed):
-        yield space.cut(parent, seed, least)
+        yield cut(least)
     sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
     arranged = space.arranged(at_first, replace(goal, bytes=ANY))
     more = 0 if arranged is None else arranged.peak.bytes - at_first.peak.bytes
@@ -255,7 +304,7 @@ def _chunk_sizes(space: Space, parent: Candidate, goal: Goal, tried: Probed) -> 
             if chunk in known:
                 continue
             known.add(chunk)
-            made = space.cut(parent, seed, chunk)
+            made = cut(chunk)
             yield made
             if made.peak.bytes > goal.bytes:
                 # The peak grows faster than between the probes; the line through this point is nearer.

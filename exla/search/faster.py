@@ -114,7 +114,8 @@ def fastest(space: Space, most_s: float) -> Candidate | None:
     found = list[Candidate]()
     for start in starts(space):
         if predict_s(start.program, _at_best(space.machine)) <= most_s:
-            found += [*([start] if start.decisions else []), *space.ranked(start, goal, MOST_SPLITS)]
+            found += [start] if start.decisions else []
+            found += [c for c in space.ranked(start, goal, MOST_SPLITS) if len(c.splits) <= MOST_SPLITS]
     met = (c for c in found if c.seconds <= most_s and space.is_met(c) and _is_priced(c.program))
     return min(met, key=speed, default=None)
 

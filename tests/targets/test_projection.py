@@ -303,6 +303,19 @@ def jacobian(w, x):
     return jax.jacfwd(lambda x: w @ x)(x)
 
 
+def residuals(x, w):
+    """XLA:CPU computes no sum again in what waits for something stored that another of its readers leads to."""
+    for _ in range(6):
+        x += jax.nn.relu(x) @ w
+    return jnp.sum(x, axis=1)
+
+
+def sums_apart(x, y, w):
+    """Here no reader of a sum waits for another, and none is stored."""
+    sums = [x + y, x - y, x * y, x / (1 + y**2), jnp.maximum(x, y)]
+    return sum(sums) @ w, sum(map(jnp.abs, sums)) @ w
+
+
 N = 7001
 PROGRAMS = {
     "kernel_product": (kernel_product, ((N, 3), (N, 3), (N,))),
@@ -342,6 +355,8 @@ PROGRAMS = {
     "phasors": (phasors, ((N, 3), (N,))),
     "jacobian": (jacobian, ((32, N), (N,))),
     "exact": (exact, ((9000, 16), (9000, 16), (9000, 4))),
+    "residuals": (residuals, ((20_000, 256), (256, 256))),
+    "sums_apart": (sums_apart, ((N, 1000), (N, 1000), (1000,))),
 }
 """Name -> (function, shapes of its float32 arguments), large enough for what is projected not to fit on a chip."""
 LIVE = {
@@ -362,6 +377,7 @@ LIVE = {
     "cpu": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
         *("both_sums", "log_sum", "outer_products", "sums_so_far", "turned"),
+        *("residuals", "sums_apart"),
     ),
 }
 
