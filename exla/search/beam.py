@@ -171,7 +171,7 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     """Split a candidate's program once more, in the few ways that promise most.
 
     Where none of them obeys, what leaves the smallest peak may be what a further split needs: it is yielded as well,
-    last, and marked.
+    and marked; then those that promise most, made of all that is like what they cut.
     """
     limit = parent.peak.bytes if parent.seeds else space.unfused(parent).bytes
     beyond = parent.peak.beyond(goal.bytes)
@@ -223,7 +223,7 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
 
 
 def _of_the_like(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]:
-    """A split that was probed, made of all that is like what it cuts, where that is within the goal."""
+    """A split that was probed, made of all that is like what it cuts; at more sizes where that is within the goal."""
 
     def cut(chunk: int) -> Candidate:
         return repeated(space, tried.cut(chunk), goal)
