@@ -6,11 +6,19 @@ is fixed, so that two runs check the same rows.
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from benchmarks.plain import EPSILON, SOFTENING
+from exla.search.values import difference
 
 SAMPLE_ROWS = 32
+
+
+def error_of(got: Any, wanted: Any) -> float:
+    """The largest error of a program's results; of integers, the part that is wrong."""
+    values, wide = jax.tree.leaves(got), jax.tree.leaves(wanted)
+    return max(difference([w.astype(g.dtype) for g, w in zip(values, wide, strict=True)], values))
 
 
 def relative_error(got: Any, want: np.ndarray) -> float:

@@ -42,7 +42,13 @@ ROUNDS = 7
 NO_AUTOTUNING = "--xla_gpu_autotune_level=0"
 TF32 = 5e-3
 """Error that is no mistake on a GPU: unless told otherwise it multiplies float32 in TF32, which has 10 bits."""
-MEASURES = {"large": "benchmarks.gpu_session:measure_large", "cap": "benchmarks.gpu_session:measure"}
+NETWORK_SIZE = 4
+"""Times what `benchmarks.networks` has on two cores: tokens, nodes, images."""
+MEASURES = {
+    "large": "benchmarks.gpu_session:measure_large",
+    "cap": "benchmarks.gpu_session:measure",
+    "network": "benchmarks.gpu_session:measure_network",
+}
 """Kind of measurement -> what makes it in a process of its own."""
 CELL_S = 150
 """Seconds after which one program is given up."""
@@ -162,6 +168,26 @@ def measure_large(program: str, clock: str) -> dict[str, Any]:
     return {**row, "status": _status(row, found)}
 
 
+def measure_network(program: str, share: float, clock: str) -> dict[str, Any]:
+    """One of `benchmarks.networks` under a share of its memory on the attached card; call it in a fresh process."""
+    import jax
+
+    from benchmarks import networks
+
+    size = 1 if jax.default_backend() == "cpu" else NETWORK_SIZE
+    row, split, plain = networks.planned(program, share, size)
+    if split is None:
+        return row
+    there = jax.block_until_ready(jax.device_put(networks.NETWORKS[program].arguments(size)))
+    hold(clock)
+    got = jax.block_until_ready(split(*there))
+    device = jax.devices()[0]
+    row |= {"card": device.device_kind, **peaked(device, row["compiled_bytes"])}
+    row["error"] = networks.errors(program, size, {"exla": got, "jax": plain(*there)})
+    row |= rivals(lambda: split(*there), lambda: plain(*there))
+    return {**row, "status": _status(row, "ok" if row["error"]["exla"] <= TF32 else "differs")}
+
+
 def _status(row: dict[str, Any], found: str) -> str:
     return "exceeded" if row["exceeded"] and found != "wrong" else found
 
@@ -182,6 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--programs", default=",".join(BENCHMARKS), help="of the eight, comma-separated")
     parser.add_argument("--caps", default=",".join(map(str, CAPS_MIB)), help="MiB, comma-separated")
+    parser.add_argument("--networks", default=None, help="of benchmarks.networks, comma-separated (default: all)")
     parser.add_argument("--large", default=None, help="of benchmarks.targets, comma-separated (default: all)")
     parser.add_argument("--autotune", action="store_true", help="leave XLA's autotuner on, one program after another")
     parser.add_argument("--no-tests", action="store_true", help="measure only")
@@ -194,18 +221,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.autotune:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {NO_AUTOTUNING}".strip()
 
-    from benchmarks import record, targets
+    from benchmarks import networks, record, targets
 
     results = record.open_results("gpu_session")
     clock = options.clock or str(Path(tempfile.mkdtemp(prefix="exla-")) / "clock")
     large = list(targets.programs()) if options.large is None else [n for n in options.large.split(",") if n]
-    cells: list[tuple[str, str, dict[str, int]]] = [] if options.no_tests else [("tests", "", {})]
+    deep = list(networks.NETWORKS) if options.networks is None else [n for n in options.networks.split(",") if n]
+    cells: list[tuple[str, str, dict[str, float]]] = [] if options.no_tests else [("tests", "", {})]
     cells += [("large", name, {}) for name in large]
+    for name in deep:
+        cells += [("network", name, {"share": share}) for share in networks.SHARES]
     for name in filter(None, options.programs.split(",")):
         cells += [("cap", name, {"cap_mib": int(c)}) for c in options.caps.split(",")]
     telling = threading.Lock()
 
-    def one(cell: tuple[str, str, dict[str, int]]) -> bool:
+    def one(cell: tuple[str, str, dict[str, float]]) -> bool:
         kind, program, asked = cell
         left = ends - time.monotonic()
         if left < 10:
@@ -223,6 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             results.append(kind=kind, program=program, **asked | row)
             ratio = f", {row['ratio']:.2f} of jax.jit" if "ratio" in row else ""
             cap = f" at {asked['cap_mib']} MiB" if "cap_mib" in asked else ""
+            cap = f" at {asked['share']}" if "share" in asked else cap
             print(f"{kind} {program}{cap}: {row['status']}{ratio}", flush=True)
         return row["status"] not in ("wrong", "differs", "exceeded", "failed")
 

@@ -20,10 +20,10 @@ import numpy as np
 
 import exla
 from benchmarks import isolate, record
+from benchmarks.checks import error_of
 from benchmarks.timing import alternate, seconds_of
 from exla.datasets.profiling.campaign import Campaign
 from exla.datasets.profiling.prepare import prepare
-from exla.search.values import difference
 from tests.zoo.test_zoo import in_float64
 
 LIMIT = "12GiB"
@@ -49,7 +49,7 @@ def examine(position: int, own: list[str], megabytes: float, verify: str) -> dic
     plain = jax.jit(function)
     results = {name: jax.tree.map(np.asarray, run(*arguments)) for name, run in (("exla", planned), ("jax", plain))}
     wanted = in_float64(found.function, found.arguments)
-    errors = {name: _error(got, wanted) for name, got in results.items()}
+    errors = {name: error_of(got, wanted) for name, got in results.items()}
     del wanted, results
     once = sum(seconds_of(lambda run=run: run(*arguments)) for run in (planned, plain))
     rounds = min(max(int(SECONDS / once), 5), 41)
@@ -60,12 +60,6 @@ def examine(position: int, own: list[str], megabytes: float, verify: str) -> dic
 
 def _campaign(own: list[str], megabytes: float) -> Campaign:
     return Campaign(target="cpu", own=tuple(own), megabytes=(megabytes,), shares=(4.0,))
-
-
-def _error(got: Any, wanted: Any) -> float:
-    """The largest error of a program's results; of integers, the part that is wrong."""
-    values, wide = jax.tree.leaves(got), jax.tree.leaves(wanted)
-    return max(difference([w.astype(g.dtype) for g, w in zip(values, wide, strict=True)], values))
 
 
 def _said(row: dict[str, Any]) -> str:
