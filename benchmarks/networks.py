@@ -168,10 +168,10 @@ NETWORKS: dict[str, Network] = {
     "graph_attention": Network(function=graph_attention, weights=[_ATTENTION] * 6, data=_graph(3000)),
     "graph_attention_grad": Network(function=gradient_of(graph_attention), weights=[_ATTENTION] * 6, data=_graph(2000)),
     "residual": Network(
-        function=residual, weights=[_IMAGES] * 10, data=lambda g, size: (_normal(g, 8 * size, 64, 64, 16),)
+        function=residual, weights=[_IMAGES] * 10, data=lambda g, size: (_normal(g, 32 * size, 64, 64, 16),)
     ),
     "residual_grad": Network(
-        function=gradient_of(residual), weights=[_IMAGES] * 6, data=lambda g, size: (_normal(g, 8 * size, 64, 64, 16),)
+        function=gradient_of(residual), weights=[_IMAGES] * 6, data=lambda g, size: (_normal(g, 32 * size, 64, 64, 16),)
     ),
     "plain_residual": Network(
         function=plain_residual, weights=[_IMAGES] * 8, data=lambda g, size: (_normal(g, 4 * size, 128, 128, 16),)
@@ -179,7 +179,7 @@ NETWORKS: dict[str, Network] = {
     "plain_residual_grad": Network(
         function=gradient_of(plain_residual),
         weights=[_IMAGES] * 8,
-        data=lambda g, size: (_normal(g, 8 * size, 64, 64, 16),),
+        data=lambda g, size: (_normal(g, 32 * size, 64, 64, 16),),
     ),
     "dense_grad": Network(
         function=gradient_of(dense),

@@ -13,14 +13,16 @@ number may have another last bit, and then the largest of some numbers is none o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from typing import Any
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 
 from exla.ir.primitives import named
 from exla.ir.program import Program, value_bytes, variables
+
+T = TypeVar("T")
 
 COMPARISONS = named("eq ne lt le gt ge")
 WHOLE = 1 << 28
@@ -39,24 +41,46 @@ def smallest_values(program: Program, wanted: Iterable[Any], varies: Set[Any], f
     Returns:
       The values to keep, those among them that are kept anyway too.
     """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
     wanted = [v for v in dict.fromkeys(wanted) if v in varies]
     if not wanted:
         return []
     places, edges, given = _graph(program, wanted, varies)
-    unit = sum(map(value_bytes, places)) // WHOLE + 1
-    weights = {v: 0 if v in free else -(-value_bytes(v) // unit) for v in places}
-    unlimited, source, sink = sum(weights.values()) + 1, 2 * len(places), 2 * len(places) + 1
+    weights = {v: 0 if v in free else value_bytes(v) for v in places}
+    return smallest_cut(weights, edges, given, wanted) or []
+
+
+def smallest_cut(
+    weights: Mapping[T, int | None], edges: Iterable[tuple[T, T]], given: Iterable[T], wanted: Iterable[T]
+) -> list[T] | None:
+    """The nodes of least weight through which all ways lead from given nodes to wanted ones.
+
+    Args:
+      weights: of each node; None where it cannot be taken.
+      edges: pairs of nodes, the first of which leads to the second.
+      given: where the ways begin; these may be taken themselves.
+      wanted: where they end; likewise.
+
+    Returns:
+      The nodes, of several sets as light that which is next to the ends; None where no set of nodes will do.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    places = {v: k for k, v in enumerate(weights)}
+    unit = sum(weight or 0 for weight in weights.values()) // WHOLE + 1
+    units = [None if weight is None else -(-weight // unit) for weight in weights.values()]
+    unlimited, source, sink = sum(n or 0 for n in units) + 1, 2 * len(places), 2 * len(places) + 1
     # The value v is the nodes 2 k, where it is computed, and 2 k + 1, where it is read.
-    links = [(2 * places[v], 2 * places[v] + 1, weight) for v, weight in weights.items()]
+    links = [(2 * k, 2 * k + 1, unlimited if n is None else n) for k, n in enumerate(units)]
     links += [(2 * places[a] + 1, 2 * places[b], unlimited) for a, b in edges]
     links += [(source, 2 * places[v], unlimited) for v in given]
     links += [(2 * places[v] + 1, sink, unlimited) for v in wanted]
     begins, ends, capacities = (np.array(column, dtype=np.int32) for column in zip(*links, strict=True))
     graph = csr_array((capacities, (begins, ends)), shape=(sink + 1, sink + 1))
-    left = graph - maximum_flow(graph, source, sink).flow
+    flow = maximum_flow(graph, source, sink)
+    if flow.flow_value >= unlimited:
+        return None
+    left = graph - flow.flow
     left.eliminate_zeros()
     reaching = set(breadth_first_order(csr_array(left.T), sink, return_predecessors=False).tolist())
     return [v for v, k in places.items() if 2 * k + 1 in reaching and 2 * k not in reaching]

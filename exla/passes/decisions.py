@@ -14,6 +14,9 @@ from typing import Any
 
 from exla.ir.program import Site
 
+KEPT = ("", "earlier loops", "the loops before the last")
+"""What is not computed again, by `Growth.kept`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
@@ -24,12 +27,15 @@ class Growth:
       again: whether bigger values that equations outside want whole are computed there again, not stacked by the loop.
       exact: whether everything stays whole whose bits depend on where the chunks begin.
       online: whether sums go on with what their loop has so far of a maximum or mean, instead of waiting for the next.
+      kept: 0, or how many loops ago something was computed that is not computed again: the loops stack the little that
+        lets later ones do without.
     """
 
     small_bytes: int
     again: bool = False
     exact: bool = False
     online: bool = False
+    kept: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,7 @@ class Split:
         where = _inside(self.path)
         again = ", online" if self.growth.online else ""
         again += ", computed again for what wants it whole" if self.growth.again else ""
+        again += f", nothing of {KEPT[self.growth.kept]} computed again" if self.growth.kept else ""
         return f"split axis {self.axis} of {_value(self)}{where}, chunks of {self.chunk}{again}"
 
 

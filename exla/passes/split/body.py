@@ -28,7 +28,7 @@ from exla.passes.split.carrying import about, apart, carried_online, combiner_of
 from exla.passes.split.combine import COMBINERS, MANY
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
 from exla.passes.split.online import Repair, Running, moved, scaled, usable
-from exla.passes.split.regions import Cut, Instance, Region, Sliced, carried_of, factors_of
+from exla.passes.split.regions import Cut, Instance, Region, Sliced, carried_of, factors_of, numbers_of
 
 MADE_WHERE_READ = VIEWS | named("broadcast_in_dim transpose convert_element_type")
 """Primitives whose results compilers store only where something needs them so."""
@@ -186,7 +186,7 @@ def _late(program: Program, operands: Sequence[Any], outputs: Sequence[Stack | C
     for k, var in enumerate(operands):
         if isinstance(var, Saved) or not (var.aval.size and jnp.issubdtype(var.aval.dtype, jnp.floating)):
             continue
-        if var in _numbers(program):
+        if var in numbers_of(program):
             continue
         computed = _behind(program, var, MADE_WHERE_READ)
         position = program.producers.get(computed)
@@ -203,17 +203,6 @@ def _behind(program: Program, var: Any, through: Set[str]) -> Any:
             break
         var = eqn.invars[0]
     return var
-
-
-def _numbers(program: Program) -> Set[Any]:
-    """Variables that depend on no input, which compilers know."""
-    if "numbers" not in program.known:
-        known: set[Any] = set()
-        for i, eqn in enumerate(program.eqns):
-            if not eqn.effects and known.issuperset(program.operands[i]):
-                known.update(eqn.outvars)
-        program.known["numbers"] = known
-    return program.known["numbers"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,7 +17,7 @@ from exla.errors import ReplayMiss
 from exla.ir.factors import Placement
 from exla.ir.memory import Held
 from exla.ir.program import Program, Site
-from exla.passes.decisions import Growth, Share, Split
+from exla.passes.decisions import KEPT, Growth, Share, Split
 from exla.passes.paths import at_path
 from exla.passes.split.apply import split_program
 from exla.passes.split.grow import grow
@@ -61,11 +61,12 @@ class Seed:
 def growths(small_bytes: Sequence[int], exact: bool = False) -> list[Growth]:
     """The ways to grow a region that are worth trying, for each threshold below which values may stay whole."""
     return [
-        Growth(small_bytes=small, again=again, exact=exact, online=online)
+        Growth(small_bytes=small, again=again, exact=exact, online=online, kept=kept)
         for small in dict.fromkeys(small_bytes)
         for again in (False, True)
         for online in (False, True)
-        if not (exact and online)
+        for kept in range(len(KEPT))
+        if not (exact and online or again and kept)
     ]
 
 
@@ -99,6 +100,8 @@ def enumerate_splits(
             region = None
             for growth in growths:
                 if growth.online and (region is None or len(region.levels) < 2):
+                    continue
+                if growth.kept and (region is None or region.levels[-1] < growth.kept):
                     continue
                 region = grow(item.program, var, axis, growth)
                 if region is None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exla._compat import Literal, for_results, is_drop
 from exla.ir.program import Program, value_bytes
+from exla.ir.smallest import smallest_cut
 from exla.passes.decisions import Growth
 from exla.passes.split.combine import COMBINERS
 from exla.passes.split.online import SELECTING, Form, Repair, Running, form_of, is_mean, late_form, running, squared
@@ -27,6 +28,7 @@ from exla.passes.split.regions import (
     body_of,
     carried_of,
     factors_of,
+    numbers_of,
     operands_of,
 )
 
@@ -55,10 +57,10 @@ def close(
     makers, provided = program.known[key]
     between = (v for v, p in provided.items() if _is_stacked_between(program, v, p, how.small_bytes))
     again = frozenset(between if how.again else ())
-    closed = ("closed", instances, size, again, how.online)
+    closed = ("closed", instances, size, again, how.online, how.kept)
     if closed not in program.known:
-        kept = {v: p for v, p in provided.items() if v not in again}
-        program.known[closed] = _closed(program, instances, size, how.online, makers, kept, blocked)
+        stacked = {v: p for v, p in provided.items() if v not in again}
+        program.known[closed] = _closed(program, instances, size, how, makers, stacked, blocked)
     return program.known[closed]
 
 
@@ -94,7 +96,7 @@ def _closed(
     program: Program,
     instances: Set[Instance],
     size: int,
-    online: bool,
+    how: Growth,
     makers: Mapping[Sliced, Instance],
     provided: Mapping[Any, Provided],
     blocked: Mapping[Any, str],
@@ -104,13 +106,15 @@ def _closed(
     if not outputs:
         return None
     makers = {s: i for s, i in makers.items() if i in demanded}
-    placed = _Levels(program=program, size=size, instances=instances, makers=makers, provided=provided, online=online)
+    placed = _Levels(
+        program=program, size=size, instances=instances, makers=makers, provided=provided, online=how.online
+    )
     placed.run()
     reverse = frozenset(k for k, is_reverse in placed.reverse.items() if is_reverse)
     found = [LoopOutput(instance=i, stacked=s, level=placed.level[i]) for i, s in outputs]
     found += _saved(program, size, makers, found, placed.level, reverse)
     repairs = {i: r for i, r in placed.repairs.items() if i in demanded}
-    return Region(
+    region = Region(
         program=program,
         size=size,
         makers=makers,
@@ -121,9 +125,65 @@ def _closed(
         repairs=repairs,
         whole=frozenset(whole),
         fewer=fewer,
+        between=frozenset(),
         blocked=dict(blocked),
         least_chunk=_least_chunk(program, demanded, size),
     )
+    return _keeping(region, placed.level, provided, how.kept) if how.kept else region
+
+
+def _keeping(region: Region, levels: Mapping[Instance, int], provided: Mapping[Any, Provided], kept: int) -> Region:
+    """A region whose loops stack the smallest values that spare each what was computed so many loops ago and before."""
+    if region.reverse:  # a loop that runs the other way goes on from states that are saved
+        return region
+    stacked = {o.stacked for o in region.outputs}
+    for level in range(kept, region.levels[-1] + 1):
+        made = dict(provided[var] for var, _ in _spared(region, levels, provided, level, kept))
+        added = [LoopOutput(instance=i, stacked=s, level=levels[i]) for i, s in made.items() if s not in stacked]
+        stacked.update(made.values())
+        values = {s[0]: levels[i] + 1 for i, s in made.items() if s is not None}
+        region = replace(
+            region,
+            outputs=tuple(sorted((*region.outputs, *added), key=lambda o: (o.instance, *_place(region.program, o)))),
+            between=region.between | values.keys(),
+            available=dict(region.available) | values,
+        )
+    return region
+
+
+def _spared(
+    region: Region, levels: Mapping[Instance, int], provided: Mapping[Any, Provided], level: int, kept: int
+) -> list[Sliced]:
+    """The smallest values that spare the loop of a level what was computed so many loops ago and before.
+
+    What depends on no input is no matter of computing.
+    """
+    weights, edges = dict[Sliced | Instance, int | None](), list[tuple[Sliced | Instance, Sliced | Instance]]()
+    given, wanted = list[Instance](), list[Sliced]()
+    stack, there = [o.instance for o in region.outputs if o.level == level], region.given(level)
+    seen = set(stack)
+    while stack:
+        reader = stack.pop()
+        for sliced in ((v, cut) for v, cut in region.operands(reader) if cut is not None):
+            maker = region.makers.get(sliced)
+            if maker is None or sliced in there:
+                continue
+            if levels[maker] < level:
+                is_whole = provided.get(sliced[0]) == (maker, sliced)
+                weights[sliced] = value_bytes(sliced[0]) if is_whole else None
+                weights[maker] = None
+                edges.append((maker, sliced))
+                if levels[reader] < level:
+                    edges.append((sliced, reader))
+                else:
+                    wanted.append(sliced)
+            if maker not in seen:
+                seen.add(maker)
+                stack.append(maker)
+                if levels[maker] <= level - kept and sliced[0] not in numbers_of(region.program):
+                    given.append(maker)
+    cut_through = smallest_cut(weights, edges, given, wanted) if given else None
+    return [node for node in cut_through or () if len(node) == 2]
 
 
 def _covers(wider: Cut, cut: Cut) -> bool:

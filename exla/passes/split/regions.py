@@ -11,9 +11,10 @@ value). A big value that would be stacked only for another equation can instead 
 (`again`), where another split may cut it along another axis: rows are sorted in one loop and columns summed up in the
 next. If an instance needs a combined output whole, as softmax needs the maximum, it belongs to a later loop: instances
 have **levels**, each level with outputs is one loop, and a producer needed on two levels is computed twice (that is
-rematerialisation). What is kept whole anyway, for a loop that reads it so or for what comes later, is not: its chunks
-are slices of it (`Region.given`). That is less to compute and to keep, and what is rounded is rounded once: computed in
-two ways the distance of a point to itself need not be zero.
+rematerialisation). In a network that would be all layers before for each: there a loop may stack the little that lets
+later ones do without (`Region.between`). What is kept whole anyway, for a loop that reads it so or for what comes
+later, is not computed twice: its chunks are slices of it (`Region.given`). That is less to compute and to keep, and
+what is rounded is rounded once: computed in two ways the distance of a point to itself need not be zero.
 
 A *carried* instance, such as a cumulative sum, needs its loop to run in its own direction: a level whose first carried
 instance runs from the last index to the first is a reverse loop. Where a loop computes an instance that runs the other
@@ -30,7 +31,7 @@ later merged with an inner one is cut into the same contiguous ranges there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -78,6 +79,7 @@ class Region:
       repairs: the sums that go on with what the loop has so far of the values they depend on.
       whole: positions of the equations that stay outside and are needed.
       fewer: position -> what control flow outside is if the loops compute its other results.
+      between: values that a loop stacks for later ones, which could compute them.
       blocked: variable -> why it could not be cut further.
       least_chunk: smallest chunk that every combiner takes.
     """
@@ -92,6 +94,7 @@ class Region:
     repairs: Mapping[Instance, Any]
     whole: frozenset[int]
     fewer: Mapping[int, Any]
+    between: frozenset[Any]
     blocked: dict[Any, str]
     least_chunk: int
 
@@ -115,7 +118,7 @@ class Region:
         """What the loop of a level slices, though it could compute it: it is there whole, and stays there anyway."""
         if ("given", level) not in self.known:
             there = [s for s in self.makers if s[0] in self._stored and self.available.get(s[0], 0) <= level]
-            known = self._kept | self._live_after(level) if there else frozenset()
+            known = self._kept | self.between | self._live_after(level) if there else frozenset()
             self.known["given", level] = frozenset(s for s in there if s[0] in known and not s[1][1])
         return self.known["given", level]
 
@@ -230,3 +233,14 @@ def factors_of(program: Program, position: int) -> Factors:
     factors = program.factors(position)
     assert factors is not None
     return factors
+
+
+def numbers_of(program: Program) -> Set[Any]:
+    """Variables that depend on no input, which compilers know."""
+    if "numbers" not in program.known:
+        known: set[Any] = set()
+        for i, eqn in enumerate(program.eqns):
+            if not eqn.effects and known.issuperset(program.operands[i]):
+                known.update(eqn.outvars)
+        program.known["numbers"] = known
+    return program.known["numbers"]
