@@ -54,18 +54,31 @@ class Cutting:
 
 def padded_depth(eqn: Any, cutting: Cutting | None) -> int:
     """The length to which a product's contracted axis is padded; 0 where no operand is copied for that."""
-    (contracted, _), (batched, _) = eqn.params["dimension_numbers"]
-    if cutting is None or len(contracted) != 1:
+    if cutting is None or len(eqn.params["dimension_numbers"][0][0]) != 1:
         return 0
-    left, right = (v.aval for v in eqn.invars)
-    rows = math.prod(left.shape[k] for k in axes_of(eqn, 0)[2])
-    columns = math.prod(right.shape[k] for k in axes_of(eqn, 1)[2])
-    batch = math.prod(left.shape[k] for k in batched)
-    item = min(_compat.item_bytes(left.dtype), _compat.item_bytes(right.dtype))
-    depth = left.shape[contracted[0]]
+    batch, rows, columns, depth, item = _sizes(eqn)
     pieces = _pieces(batch, rows, columns, depth, item, cutting)
     whole = pieces * ALIGNED_BYTES // min(item, ALIGNED_BYTES)
     return 0 if pieces == 1 or depth % whole == 0 else -(-depth // whole) * whole
+
+
+def idleness(eqn: Any, cutting: Cutting) -> float:
+    """How many times as long a product takes as if all multiprocessors had some of it to compute."""
+    batch, rows, columns, depth, item = _sizes(eqn)
+    pieces = _pieces(batch, rows, columns, depth, item, cutting)
+    tiles = batch * pieces * -(-rows // TILE) * -(-columns // TILE)
+    return max(cutting.cores / max(tiles, 1), 1.0)
+
+
+def _sizes(eqn: Any) -> tuple[int, int, int, int, int]:
+    """Of a product: its batch, rows and columns of its results, the contracted length, and bytes of an element."""
+    (contracted, _), (batched, _) = eqn.params["dimension_numbers"]
+    left, right = (v.aval for v in eqn.invars)
+    rows = math.prod(left.shape[k] for k in axes_of(eqn, 0)[2])
+    columns = math.prod(right.shape[k] for k in axes_of(eqn, 1)[2])
+    item = min(_compat.item_bytes(left.dtype), _compat.item_bytes(right.dtype))
+    depth = math.prod(left.shape[k] for k in contracted)
+    return math.prod(left.shape[k] for k in batched), rows, columns, depth, item
 
 
 @lru_cache(maxsize=1 << 12)

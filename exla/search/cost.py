@@ -24,7 +24,7 @@ from exla.ir.memory import Peak, Storing, fused_of, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import adds_nothing, copied_bytes
 from exla.ir.program import Program, value_bytes
-from exla.ir.split_products import Cutting
+from exla.ir.split_products import Cutting, idleness
 from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine, Work
 
@@ -35,6 +35,10 @@ UNROLLED = 8
 """A reduction along so many indices is made of whole vectors whatever is beside it."""
 WARP = 32
 """Threads of a GPU that reduce a row together."""
+LEAST_DEPTH = 256
+"""Contracted indices for which a GPU computes a tile of a product in the time that a tile takes at least."""
+SHORTEST = 16
+"""Indices up to which one thread reduces them all."""
 SHARED_CACHES = 4
 """The last-level cache, shared with others, in units of what one chunk should take of it."""
 STORED_IN_CACHE = 16
@@ -59,10 +63,10 @@ def changed_s(before: Program, after: Program, machine: Machine) -> tuple[float,
 
 def _work_s(program: Program, machine: Machine, without: Program | None = None) -> float:
     """Seconds of a program once its kernels are started; of what another one does not have."""
-    fast = _in_one_vector(program, machine)
+    paces = _paces(program, machine)
     known = {id(eqn) for eqn in without.eqns} if without is not None else ()
     return sum(
-        _equation_s(program, eqn, machine) * (machine.one_vector if position in fast else 1)
+        _equation_s(program, eqn, machine) * paces.get(position, 1.0)
         for position, eqn in enumerate(program.eqns)
         if id(eqn) not in known
     )
@@ -179,23 +183,51 @@ def _traffic_s(count_bytes: float, machine: Machine) -> float:
     return count_bytes / (machine.cached_bytes_per_s if is_cached else machine.bytes_per_s)
 
 
-def _in_one_vector(program: Program, machine: Machine) -> frozenset[int]:
-    """The short reductions whose results have one vector as their last axis, and the cheap equations they fuse."""
-    key = ("in one vector", machine.lanes, machine.longest_fused_reduction)
+def _paces(program: Program, machine: Machine) -> dict[int, float]:
+    """Position -> times as long as else that reductions take, and the equations they fuse; where it is not once.
+
+    On a CPU, short reductions whose results have one vector as their last axis, with the cheap ones among what they
+    fuse. On a GPU, reductions of columns too few for all multiprocessors.
+    """
+    key = ("paces", machine.lanes, machine.longest_fused_reduction, machine.multiprocessors, machine.one_vector)
     if key not in program.known:
-        longest = machine.longest_fused_reduction or 0
-        shapes = {
-            eqn.invars[0].aval.shape
-            for eqn in program.eqns
-            if eqn.primitive.name in REDUCERS and _is_short_in_one_vector(eqn, machine.lanes, longest)
-        }
-        program.known[key] = frozenset(
-            position
+        fused = FUSIBLE if machine.multiprocessors else FUSED_CHEAPLY
+        paces = dict[Any, float]()
+        for eqn in program.eqns:
+            if eqn.primitive.name in REDUCERS and (pace := _pace(eqn, machine)) != 1:
+                shape = eqn.invars[0].aval.shape
+                paces[shape] = max(pace, paces.get(shape, pace))
+        program.known[key] = {
+            position: paces[shape]
             for position, eqn in enumerate(program.eqns)
-            if (eqn.primitive.name in FUSED_CHEAPLY and getattr(eqn.outvars[0].aval, "shape", ()) in shapes)
-            or (eqn.primitive.name in REDUCERS and eqn.invars[0].aval.shape in shapes)
-        )
+            if eqn.primitive.name in fused | REDUCERS
+            and (shape := getattr((eqn.invars if eqn.primitive.name in REDUCERS else eqn.outvars)[0].aval, "shape", ()))
+            in paces
+        }
     return program.known[key]
+
+
+def _pace(eqn: Any, machine: Machine) -> float:
+    """Times as long as else that a reduction takes, with what it fuses."""
+    if not machine.multiprocessors:
+        longest = machine.longest_fused_reduction or 0
+        return machine.one_vector if _is_short_in_one_vector(eqn, machine.lanes, longest) else 1
+    if not _reduces_columns(eqn):
+        return 1  # each row has threads of its own
+    return math.sqrt(max(machine.multiprocessors / max(_elements(eqn.outvars[0]) / WARP, 1), 1))
+
+
+def _reduces_columns(eqn: Any) -> bool:
+    axes = tuple(eqn.params.get("axes", ()))
+    return bool(axes) and len(eqn.invars[0].aval.shape) - 1 not in axes
+
+
+def _shapes_of_columns(program: Program) -> frozenset[Any]:
+    """Shapes of what is reduced along columns."""
+    if "columns" not in program.known:
+        reducers = (eqn for eqn in program.eqns if eqn.primitive.name in REDUCERS)
+        program.known["columns"] = frozenset(e.invars[0].aval.shape for e in reducers if _reduces_columns(e))
+    return program.known["columns"]
 
 
 def _is_short_in_one_vector(eqn: Any, lanes: int, longest: int) -> bool:
@@ -218,7 +250,9 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars) if not _is_never_stored(program, v, machine))
         packed = copied_bytes(program, eqn) * (machine.product_passes - 1)
         moved = _traffic_s(stored, machine) * (1 + packed / max(stored, 1))
-        return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved
+        cutting = storing_of(machine).cutting
+        spread, least = (1.0, 1) if cutting is None else (idleness(eqn, cutting), LEAST_DEPTH)
+        return spread * (_product_flops(eqn, machine.matrix_tile, least) / machine.flops + moved)
     if name in SERIAL:
         return made / machine.serials
     if name in TRANSCENDENTAL:
@@ -262,7 +296,11 @@ def _reduction_rate(program: Program, eqn: Any, machine: Machine) -> float:
     longest, axes = machine.longest_fused_reduction, eqn.params.get("axes", ())
     reduced = math.prod(eqn.invars[0].aval.shape[axis] for axis in axes)
     if 1 < reduced < WARP:
-        return min(machine.elements, machine.shortened)
+        if reduced > SHORTEST:
+            return min(machine.elements, machine.shortened_nearby)
+        row_bytes = value_bytes(eqn.invars[0]) / max(eqn.invars[0].aval.shape[0], 1)
+        is_near = row_bytes <= machine.near_row_bytes or eqn.outvars[0].aval.shape in _shapes_of_columns(program)
+        return min(machine.elements, machine.shortened_nearby if is_near else machine.shortened)
     if longest is None or reduced <= longest:
         return machine.elements
     return machine.blocked if machine.blocks and block_of(program, eqn) is not None else machine.chained
@@ -282,13 +320,16 @@ def _moved_s(eqn: Any, machine: Machine) -> float:
     return moved / machine.host_bytes_per_s + machine.kernel_s if moved and machine.host_bytes_per_s else 0.0
 
 
-def _product_flops(eqn: Any, tile: int) -> float:
-    """What a matrix unit computes for a product: whole tiles of its rows and columns."""
+def _product_flops(eqn: Any, tile: int, least_depth: int) -> float:
+    """What a matrix unit computes for a product: whole tiles of its rows and columns, at least so long where one
+    is full."""
     (contracted, _), (batched, _) = eqn.params["dimension_numbers"]
     left, right = (v.aval.shape for v in eqn.invars)
     depth = math.prod(left[k] for k in contracted)
     batch = math.prod(left[k] for k in batched)
     sides = [math.prod(shape) // max(depth * batch, 1) for shape in (left, right)]
+    if min(sides) >= tile:
+        depth = max(depth, least_depth)
     return 2 * batch * depth * math.prod(-(-side // tile) * tile for side in sides)
 
 

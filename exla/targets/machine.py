@@ -15,10 +15,12 @@ from exla.targets.facts import Facts
 
 REACHED = 0.5
 """Share of a data sheet's peak that programs reach: Nvidia's and Google's own guides call half of it good."""
-SHORTENED = 65
+SHORTENED = 0.53
 """Operations that a GPU could do while it reduces one element along a short axis. So six plain programs of
 `benchmarks.programs` are predicted to take 0.75 to 1.25 times as long as an H100 took (kernel products of dimension 3
 and 16, neighbours, forces, cosine, Sinkhorn: 3.9, 19.4, 21.4, 2.6, 21.8 and 6.7 ms)."""
+TRIP_S = 1e-5
+"""Seconds that a trip of a loop takes on a GPU, whose host decides whether there is another one."""
 CROWDED = 0.2
 """How much longer a program takes for each doubling of temporaries that an instruction has no room for."""
 
@@ -50,6 +52,8 @@ class Machine:
       chained: elements of a reduction along more than `longest_fused_reduction` indices.
       blocked: the same where exla writes it in blocks.
       shortened: elements of a reduction along fewer indices than a warp of a GPU has threads; infinite elsewhere.
+      shortened_nearby: the same where what a row is computed of stays beside the multiprocessor.
+      near_row_bytes: up to what size of a row that is.
       transcendentals: exp, log and their kin.
       serials: sines, powers and what else is no polynomial, and random bits (on two cores 1.2e8 to 4.8e8, sines 2.4e8).
       compares: element moves of a sort.
@@ -99,6 +103,8 @@ class Machine:
     chained: float = 4e9
     blocked: float = 1.1e10
     shortened: float = math.inf
+    shortened_nearby: float = math.inf
+    near_row_bytes: int = 0
     transcendentals: float = 2e9
     serials: float = 2.5e8
     compares: float = 1e8
@@ -159,7 +165,9 @@ class Machine:
             elements=vectors / 2,  # the sheet counts a fused multiply-add as two
             chained=vectors / 2,
             blocked=vectors / 2,
-            shortened=vectors / SHORTENED if "multiprocessors" in facts.compiler else math.inf,
+            shortened=facts.cached_bytes_per_s * SHORTENED / 4 if "multiprocessors" in facts.compiler else math.inf,
+            shortened_nearby=vectors / 5 if "multiprocessors" in facts.compiler else math.inf,
+            near_row_bytes=int(facts.compiler.get("shared_memory_per_multiprocessor", 0)),
             transcendentals=vectors / 16,  # a quarter of the lanes or fewer, several instructions each
             serials=vectors / 16,
             compares=facts.sorted_per_s,
@@ -173,7 +181,7 @@ class Machine:
             host_bytes_per_s=REACHED * facts.host_bytes_per_s,
             near_bytes=0,
             kernel_s=facts.kernel_s,
-            trip_s=2 * facts.kernel_s,
+            trip_s=TRIP_S if "multiprocessors" in facts.compiler else 2 * facts.kernel_s,
             one_core=math.inf,
             threads=0,
             lanes=facts.lanes,

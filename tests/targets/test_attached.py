@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import exla
-from exla.overrun import SLACK_BYTES
+from exla.overrun import SLACK_BYTES, most_handed_out
 from exla.targets.base import find_target
 
 pytestmark = pytest.mark.skipif(
@@ -35,8 +35,9 @@ def test_the_allocator_never_sees_more_than_was_counted():
     f = exla.jit(kernel_product, memory_limit="64MiB", records="off")
     plan = f.plan(*arguments)
     result = np.asarray(f(*arguments))
-    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
-    assert plan.compiled_bytes <= 64 << 20 and (peak is None or peak <= plan.compiled_bytes + SLACK_BYTES)
+    stats = jax.devices()[0].memory_stats() or {}
+    most = most_handed_out(plan.compiled_bytes, stats) + SLACK_BYTES
+    assert plan.compiled_bytes <= 64 << 20 and stats.get("peak_bytes_in_use", 0) <= most
     x, y, v = (np.asarray(a, np.float64) for a in arguments)
     want = np.exp(-np.sum((x[:50, None] - y[None]) ** 2, axis=-1)) @ v
     plain = np.asarray(jax.jit(kernel_product)(*arguments))  # GPUs multiply in TF32 unless told otherwise
