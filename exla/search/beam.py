@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from exla.passes.decisions import Rematerialize, Sink
+from exla.passes.decisions import Rematerialize, Sink, Split
 from exla.passes.split.chunks import largest_chunk, probe, sizes, tidy
 from exla.passes.split.combine import MANY
 from exla.passes.split.decide import Seed
@@ -64,6 +64,8 @@ FEW = 2
 """After so many splits, what is left to be cut must be less by half of the share that these are of all splits."""
 ANY = 1 << 62
 FEW_TRIPS = 64
+AGAIN = 1.5
+"""Times the predicted time of what is split, up to which what a split computes again is not worth keeping."""
 SLOW = 2
 """Times the predicted time of what is split, beyond which one more split is tried though something is within the goal:
 what takes so long computes the same for several chunks, and in two loops may not have to."""
@@ -176,6 +178,8 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     limit = parent.peak.bytes if parent.seeds else space.unfused(parent).bytes
     beyond = parent.peak.beyond(goal.bytes)
     probed: list[Probed] = []
+    seconds = dict[Split, float]()
+    enough = set[Split]()
 
     def gains(seed: Seed, made: Candidate) -> bool:
         """Whether a split lowers the peak or leaves less to be cut; what recomputes may need a further one for it."""
@@ -186,12 +190,19 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     for seed in space.offers(parent, goal):
         if space.is_exhausted:
             break
-        region = seed.region
+        region, growth = seed.region, seed.decision.growth
+        alike = replace(seed.decision, growth=replace(growth, kept=0))
+        if growth.kept and (alike in enough or seconds.get(alike, 0.0) <= AGAIN * parent.seconds):
+            continue
         most, first = largest_chunk(region.size), probe(region.size, region.least_chunk)
         if first >= region.size:
             continue
         second = max(first, min(4 * first, most))
         at_first = space.cut_if_possible(parent, seed, first)
+        if at_first is not None and not growth.kept:
+            seconds[alike] = at_first.seconds
+        elif at_first is not None and space.is_met(at_first, goal):
+            enough.add(alike)
         if at_first is None or (not gains(seed, at_first) and not _may_shrink(region, first, second)):
             continue
         at_second = space.cut_if_possible(parent, seed, second) if second > first else at_first

@@ -285,7 +285,8 @@ class Space:
         held = unfused.held if not parent.seeds else (*parent.peak.held, *unfused.held)
         key = (parent.decisions, tuple(small))
         if key not in self._offered:
-            self._offered[key] = list(enumerate_splits(parent.program, held, growths(small, self.exact)))
+            ways = growths(small, self.exact, keep=not parent.seeds)
+            self._offered[key] = list(enumerate_splits(parent.program, held, ways))
         any_will_do = self.steady(parent) is None
         for seed in self._offered[key]:
             if self.is_barred(seed) or not seed.region.least_chunk < seed.region.size:

@@ -58,14 +58,20 @@ class Seed:
         return replace(self.decision, chunk=chunk)
 
 
-def growths(small_bytes: Sequence[int], exact: bool = False) -> list[Growth]:
-    """The ways to grow a region that are worth trying, for each threshold below which values may stay whole."""
+def growths(small_bytes: Sequence[int], exact: bool = False, keep: bool = True) -> list[Growth]:
+    """The ways to grow a region that are worth trying.
+
+    Args:
+      small_bytes: thresholds below which values may stay whole.
+      exact: as of `Growth`.
+      keep: whether loops may stack what later ones would compute again.
+    """
     return [
         Growth(small_bytes=small, again=again, exact=exact, online=online, kept=kept)
         for small in dict.fromkeys(small_bytes)
         for again in (False, True)
         for online in (False, True)
-        for kept in range(len(KEPT))
+        for kept in range(len(KEPT) if keep else 1)
         if not (exact and online or again and kept)
     ]
 

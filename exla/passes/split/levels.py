@@ -136,31 +136,37 @@ def _keeping(region: Region, levels: Mapping[Instance, int], provided: Mapping[A
     """A region whose loops stack the smallest values that spare each what was computed so many loops ago and before."""
     if region.reverse:  # a loop that runs the other way goes on from states that are saved
         return region
+    made: dict[Sliced, Instance] = {}
+    for level in range(region.levels[-1], kept - 1, -1):  # what a later loop needs of more may do for an earlier one
+        there = region.given(level).union(s for s, i in made.items() if levels[i] < level)
+        spared = _spared(region, levels, provided, level, level - kept, there)
+        made.update((sliced, region.makers[sliced]) for sliced in spared)
     stacked = {o.stacked for o in region.outputs}
-    for level in range(kept, region.levels[-1] + 1):
-        made = dict(provided[var] for var, _ in _spared(region, levels, provided, level, kept))
-        added = [LoopOutput(instance=i, stacked=s, level=levels[i]) for i, s in made.items() if s not in stacked]
-        stacked.update(made.values())
-        values = {s[0]: levels[i] + 1 for i, s in made.items() if s is not None}
-        region = replace(
-            region,
-            outputs=tuple(sorted((*region.outputs, *added), key=lambda o: (o.instance, *_place(region.program, o)))),
-            between=region.between | values.keys(),
-            available=dict(region.available) | values,
-        )
-    return region
+    outputs = [LoopOutput(instance=i, stacked=s, level=levels[i]) for s, i in made.items() if s not in stacked]
+    values = {s[0]: levels[i] + 1 for s, i in made.items()}
+    return replace(
+        region,
+        outputs=tuple(sorted((*region.outputs, *outputs), key=lambda o: (o.instance, *_place(region.program, o)))),
+        between=frozenset(values),
+        available=dict(region.available) | values,
+    )
 
 
 def _spared(
-    region: Region, levels: Mapping[Instance, int], provided: Mapping[Any, Provided], level: int, kept: int
+    region: Region,
+    levels: Mapping[Instance, int],
+    provided: Mapping[Any, Provided],
+    level: int,
+    before: int,
+    there: Set[Sliced],
 ) -> list[Sliced]:
-    """The smallest values that spare the loop of a level what was computed so many loops ago and before.
+    """The smallest values that spare the loop of a level what was computed up to another level (`before`).
 
-    What depends on no input is no matter of computing.
+    What depends on no input is no matter of computing, and what is there is sliced.
     """
     weights, edges = dict[Sliced | Instance, int | None](), list[tuple[Sliced | Instance, Sliced | Instance]]()
     given, wanted = list[Instance](), list[Sliced]()
-    stack, there = [o.instance for o in region.outputs if o.level == level], region.given(level)
+    stack = [o.instance for o in region.outputs if o.level == level]
     seen = set(stack)
     while stack:
         reader = stack.pop()
@@ -180,7 +186,7 @@ def _spared(
             if maker not in seen:
                 seen.add(maker)
                 stack.append(maker)
-                if levels[maker] <= level - kept and sliced[0] not in numbers_of(region.program):
+                if levels[maker] <= before and sliced[0] not in numbers_of(region.program):
                     given.append(maker)
     cut_through = smallest_cut(weights, edges, given, wanted) if given else None
     return [node for node in cut_through or () if len(node) == 2]
