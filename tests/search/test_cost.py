@@ -111,3 +111,40 @@ def test_small_trips_run_on_one_core_and_a_state_in_the_cores_own_caches_is_near
     far = dataclasses.replace(machine, near_bytes=0)
     assert predict_s(ones.program, machine) < 64 * machine.trip_s < predict_s(ones.program, all_cores)
     assert predict_s(ones.program, machine) < predict_s(ones.program, far)
+
+
+def test_a_product_of_few_rows_leaves_multiprocessors_idle():
+    """A kernel's product in chunks of 512 rows took an H100 four times as long as in chunks of 384 columns."""
+    gpu = find_target("gpu:h100").machine()
+
+    def product(rows, depth):
+        return predicted(jnp.matmul, ((rows, depth), jnp.float32), ((depth, 16), jnp.float32), machine=gpu)
+
+    few, many = product(128, 64) - gpu.kernel_s, product(128 * 132, 64) - gpu.kernel_s
+    assert few == pytest.approx(many, rel=0.1)  # one multiprocessor's, however many have one
+    assert product(128 * 132 * 2, 64) - gpu.kernel_s > 1.9 * many
+
+
+def test_rows_that_stay_beside_a_multiprocessor_are_read_faster():
+    """Distances of 16,384 points to 1,079 others took an H100 a third of the time a pair that those to 8,632 took."""
+    gpu = find_target("gpu:h100").machine()
+
+    def rows_of(width, axis=1):
+        def squares(x, y):
+            return jnp.sum(jnp.max(jnp.square(x[:, None] - y[None]), axis=2), axis=axis)
+
+        seconds = predicted(squares, ((4000, 8), jnp.float32), ((width, 8), jnp.float32), machine=gpu)
+        return (seconds - 2 * gpu.kernel_s) / width
+
+    assert rows_of(20_000) > 2 * rows_of(2_000)
+    assert rows_of(20_000, axis=0) < rows_of(20_000) / 1.5  # what columns are summed of is read along them
+
+
+def test_sums_of_few_columns_leave_multiprocessors_idle():
+    gpu = find_target("gpu:h100").machine()
+
+    def of_columns(count):
+        seconds = predicted(lambda x: jnp.sum(jnp.exp(x), axis=0), ((10_000, count), jnp.float32), machine=gpu)
+        return (seconds - gpu.kernel_s) / count
+
+    assert of_columns(64) > 4 * of_columns(132 * 32) == pytest.approx(4 * of_columns(132 * 64), rel=0.01)
