@@ -16,8 +16,8 @@ from exla.targets.facts import Facts
 REACHED = 0.5
 """Share of a data sheet's peak that programs reach: Nvidia's and Google's own guides call half of it good."""
 SHORTENED = 0.53
-"""Share of what a GPU's last cache hands out that reductions along a short axis reach, whose rows do not stay nearer: an
-H100 took 1.9 and 9.1 ms for a kernel product of 20,000 points in 3 and 16 dimensions, 2.9 TB/s of 5.5."""
+"""Share of what a GPU's last cache hands out that reductions along a short axis reach, whose rows do not stay nearer.
+An H100 took 1.9 and 9.1 ms for a kernel product of 20,000 points in 3 and 16 dimensions, 2.9 TB/s of 5.5."""
 TRIP_S = 1e-5
 """Seconds that a trip of a loop takes on a GPU, whose host decides whether there is another one."""
 CROWDED = 0.2
