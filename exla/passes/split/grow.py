@@ -157,12 +157,8 @@ def grow(program: Program, var: Any, axis: int, how: Growth) -> Region | None:
     """
     if var.aval.shape[axis] < 2:
         return None
-    key = (
-        "grown",
-        var,
-        axis,
-        replace(how, again=False, online=False, kept=0),
-    )  # what matters only when it is closed
+    grown = replace(how, again=False, online=False, kept=0)  # those matter only when it is closed
+    key = ("grown", var, axis, grown)
     if key not in program.known:
         program.known[key] = _grown(program, var, axis, how)
     instances, size, blocked = program.known[key]
