@@ -29,19 +29,8 @@ from exla.targets.base import find_target
 from exla.targets.machine import Machine
 
 RATES = (
-    *(
-        "flops",
-        "elements",
-        "chained",
-        "blocked",
-        "shortened",
-        "shortened_nearby",
-        "transcendentals",
-        "serials",
-        "compares",
-        "scatters",
-        "selects",
-    ),
+    *("flops", "elements", "chained", "blocked", "shortened", "shortened_nearby"),
+    *("transcendentals", "serials", "compares", "scatters", "selects"),
     *("bytes_per_s", "cached_bytes_per_s", "near_bytes_per_s", "first_touch_bytes_per_s", "spilled_bytes_per_s"),
 )
 TIMES = ("select_row_s", "kernel_s", "trip_s", "one_core", "one_core_kernel_s", "one_core_trip_s")

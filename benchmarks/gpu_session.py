@@ -50,6 +50,8 @@ MEASURES = {
     "network": "benchmarks.gpu_session:measure_network",
 }
 """Kind of measurement -> what makes it in a process of its own."""
+UNITS = {"cap_mib": " MiB", "share": ""}
+"""Of what a program is given."""
 CELL_S = 150
 """Seconds after which one program is given up."""
 LAST_S = 35
@@ -252,9 +254,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with telling:
             results.append(kind=kind, program=program, **asked | row)
             ratio = f", {row['ratio']:.2f} of jax.jit" if "ratio" in row else ""
-            cap = f" at {asked['cap_mib']} MiB" if "cap_mib" in asked else ""
-            cap = f" at {asked['share']}" if "share" in asked else cap
-            print(f"{kind} {program}{cap}: {row['status']}{ratio}", flush=True)
+            under = "".join(f" at {value}{UNITS[name]}" for name, value in asked.items())
+            print(f"{kind} {program}{under}: {row['status']}{ratio}", flush=True)
         return row["status"] not in ("wrong", "differs", "exceeded", "failed")
 
     with ThreadPoolExecutor(1 if options.autotune else options.jobs) as pool:

@@ -5,11 +5,10 @@
 What a Python loop over layers makes is one long program in which everything is there as often as there are layers, and
 no `lax.scan` says that they are alike. Each network is planned in a fresh process under its arguments, its results and
 a share of the plain program's temporaries, runs in turns with `jax.jit`, and both are held against the program in
-float64. `benchmarks.gpu_session` does the same on a card, with `--size` for what grows: tokens, nodes, images.
+float64. `--size` is of what grows: tokens, nodes, images. `benchmarks.gpu_session` does the same on a card, at size 4.
 """
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from jax import lax
 import exla
 from benchmarks import isolate, record
 from benchmarks.checks import error_of
-from benchmarks.timing import alternate, seconds_of
+from benchmarks.timing import medians
 from tests.zoo.test_zoo import in_float64
 
 SHARES = (0.5, 0.25)
@@ -240,11 +239,8 @@ def measure(network: str, share: float, size: int) -> dict[str, Any]:
     there = jax.device_put(NETWORKS[network].arguments(size))
     runs = {"exla": lambda: split(*there), "jax": lambda: plain(*there)}
     row["error"] = errors(network, size, {name: run() for name, run in runs.items()})
-    once = sum(map(seconds_of, runs.values()))
-    rounds = min(max(int(SECONDS / once), 5), 41)
-    median = {name: statistics.median(values) for name, values in alternate(runs, rounds).items()}
-    ratio = median["exla"] / median["jax"]
-    return {**row, "status": "ok", "median_s": median, "ratio": ratio, "rounds": rounds}
+    median, rounds = medians(runs, SECONDS)
+    return {**row, "status": "ok", "median_s": median, "ratio": median["exla"] / median["jax"], "rounds": rounds}
 
 
 def _said(row: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ class Results:
         self.path.parent.mkdir(exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             line = json.dumps({**self.environment, **fields})
-            file.write(line.replace(f"{RESULTS.parent.parent}{os.sep}", "") + "\n")  # source lines, wherever this is
+            for here in (RESULTS.parent.parent, tempfile.gettempdir()):  # source lines and locks, wherever this is
+                line = line.replace(f"{here}{os.sep}", "")
+            file.write(line + "\n")
 
 
 def open_results(suite: str) -> Results:

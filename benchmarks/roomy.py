@@ -21,7 +21,7 @@ import numpy as np
 import exla
 from benchmarks import isolate, record
 from benchmarks.checks import error_of
-from benchmarks.timing import alternate, seconds_of
+from benchmarks.timing import medians
 from exla.datasets.profiling.campaign import Campaign
 from exla.datasets.profiling.prepare import prepare
 from tests.zoo.test_zoo import in_float64
@@ -51,10 +51,7 @@ def examine(position: int, own: list[str], megabytes: float, verify: str) -> dic
     wanted = in_float64(found.function, found.arguments)
     errors = {name: error_of(got, wanted) for name, got in results.items()}
     del wanted, results
-    once = sum(seconds_of(lambda run=run: run(*arguments)) for run in (planned, plain))
-    rounds = min(max(int(SECONDS / once), 5), 41)
-    seconds = alternate({"exla": lambda: planned(*arguments), "jax": lambda: plain(*arguments)}, rounds)
-    median = {name: statistics.median(values) for name, values in seconds.items()}
+    median, rounds = medians({"exla": lambda: planned(*arguments), "jax": lambda: plain(*arguments)}, SECONDS)
     return {**row, "median_s": median, "share": median["exla"] / median["jax"], "rounds": rounds, "error": errors}
 
 

@@ -7,6 +7,7 @@ rival once, A B A B, so that a slow minute slows all of them:
 >>> statistics.median(seconds["exla"]) / statistics.median(seconds["hand"])
 """
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,3 +30,10 @@ def alternate(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
         for name in order:
             seconds[name].append(seconds_of(rivals[name]))
     return seconds
+
+
+def medians(rivals: Mapping[str, Callable[[], Any]], within_s: float) -> tuple[dict[str, float], int]:
+    """Median seconds of each rival over as many rounds as some seconds hold, 5 to 41, and how many these were."""
+    once = sum(map(seconds_of, rivals.values()))
+    rounds = min(max(int(within_s / once), 5), 41)
+    return {name: statistics.median(values) for name, values in alternate(rivals, rounds).items()}, rounds

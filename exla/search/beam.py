@@ -199,11 +199,13 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
             continue
         second = max(first, min(4 * first, most))
         at_first = space.cut_if_possible(parent, seed, first)
-        if at_first is not None and not growth.kept:
+        if at_first is None:
+            continue
+        if not growth.kept:
             seconds[alike] = at_first.seconds
-        elif at_first is not None and space.is_met(at_first, goal):
+        elif space.is_met(at_first, goal):
             enough.add(alike)
-        if at_first is None or (not gains(seed, at_first) and not _may_shrink(region, first, second)):
+        if not gains(seed, at_first) and not _may_shrink(region, first, second):
             continue
         at_second = space.cut_if_possible(parent, seed, second) if second > first else at_first
         if at_second is None or not (gains(seed, at_first) or gains(seed, at_second)):

@@ -192,19 +192,22 @@ def _paces(program: Program, machine: Machine) -> dict[int, float]:
     key = ("paces", machine.lanes, machine.longest_fused_reduction, machine.multiprocessors, machine.one_vector)
     if key not in program.known:
         fused = FUSIBLE if machine.multiprocessors else FUSED_CHEAPLY
-        paces = dict[Any, float]()
+        paces = dict[tuple[int, ...] | None, float]()
         for eqn in program.eqns:
             if eqn.primitive.name in REDUCERS and (pace := _pace(eqn, machine)) != 1:
                 shape = eqn.invars[0].aval.shape
                 paces[shape] = max(pace, paces.get(shape, pace))
-        program.known[key] = {
-            position: paces[shape]
-            for position, eqn in enumerate(program.eqns)
-            if eqn.primitive.name in fused | REDUCERS
-            and (shape := getattr((eqn.invars if eqn.primitive.name in REDUCERS else eqn.outvars)[0].aval, "shape", ()))
-            in paces
-        }
+        shapes = {position: _shape_within(eqn, fused) for position, eqn in enumerate(program.eqns)}
+        program.known[key] = {position: paces[shape] for position, shape in shapes.items() if shape in paces}
     return program.known[key]
+
+
+def _shape_within(eqn: Any, fused: Collection[str]) -> tuple[int, ...] | None:
+    """The shape of what a reduction reads, or of what an equation that it may fuse computes; None of any other."""
+    name = eqn.primitive.name
+    if name in REDUCERS:
+        return eqn.invars[0].aval.shape
+    return getattr(eqn.outvars[0].aval, "shape", ()) if name in fused else None
 
 
 def _pace(eqn: Any, machine: Machine) -> float:
@@ -250,9 +253,11 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         stored = sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars) if not _is_never_stored(program, v, machine))
         packed = copied_bytes(program, eqn) * (machine.product_passes - 1)
         moved = _traffic_s(stored, machine) * (1 + packed / max(stored, 1))
-        cutting = storing_of(machine).cutting
-        spread, least = (1.0, 1) if cutting is None else (idleness(eqn, cutting), LEAST_DEPTH)
-        return spread * (_product_flops(eqn, machine.matrix_tile, least) / machine.flops + moved)
+        if not machine.multiprocessors:
+            return _product_flops(eqn, machine.matrix_tile) / machine.flops + moved
+        cutting = Cutting.of(machine.multiprocessors, machine.capability)
+        flops = _product_flops(eqn, machine.matrix_tile, LEAST_DEPTH)
+        return idleness(eqn, cutting) * (flops / machine.flops + moved)
     if name in SERIAL:
         return made / machine.serials
     if name in TRANSCENDENTAL:
@@ -320,7 +325,7 @@ def _moved_s(eqn: Any, machine: Machine) -> float:
     return moved / machine.host_bytes_per_s + machine.kernel_s if moved and machine.host_bytes_per_s else 0.0
 
 
-def _product_flops(eqn: Any, tile: int, least_depth: int) -> float:
+def _product_flops(eqn: Any, tile: int, least_depth: int = 1) -> float:
     """What a matrix unit computes for a product: whole tiles of its rows and columns, at least so long where one
     is full."""
     (contracted, _), (batched, _) = eqn.params["dimension_numbers"]

@@ -158,14 +158,14 @@ class Machine:
         Args:
           facts: its numbers.
         """
-        vectors = REACHED * facts.vector_flops
+        vectors, is_gpu = REACHED * facts.vector_flops, "multiprocessors" in facts.compiler
         return cls(
             flops=REACHED * facts.float32_matrix_flops,
             elements=vectors / 2,  # the sheet counts a fused multiply-add as two
             chained=vectors / 2,
             blocked=vectors / 2,
-            shortened=facts.cached_bytes_per_s * SHORTENED / 4 if "multiprocessors" in facts.compiler else math.inf,
-            shortened_nearby=vectors / 5 if "multiprocessors" in facts.compiler else math.inf,
+            shortened=facts.cached_bytes_per_s * SHORTENED / 4 if is_gpu else math.inf,
+            shortened_nearby=vectors / 5 if is_gpu else math.inf,
             near_row_bytes=int(facts.compiler.get("shared_memory_per_multiprocessor", 0)),
             transcendentals=vectors / 16,  # a quarter of the lanes or fewer, several instructions each
             serials=vectors / 16,
@@ -180,7 +180,7 @@ class Machine:
             host_bytes_per_s=REACHED * facts.host_bytes_per_s,
             near_bytes=0,
             kernel_s=facts.kernel_s,
-            trip_s=TRIP_S if "multiprocessors" in facts.compiler else 2 * facts.kernel_s,
+            trip_s=TRIP_S if is_gpu else 2 * facts.kernel_s,
             one_core=math.inf,
             threads=0,
             lanes=facts.lanes,

@@ -126,7 +126,7 @@ def test_a_product_of_few_rows_leaves_multiprocessors_idle():
 
 
 def test_rows_that_stay_beside_a_multiprocessor_are_read_faster():
-    """Distances of 16,384 points to 1,079 others took an H100 a third of the time a pair that those to 8,632 took."""
+    """Sinkhorn's half-step between 8,632 points took an H100 1.32 ms whole, and 0.78 in chunks of 1,079 columns."""
     gpu = find_target("gpu:h100").machine()
 
     def rows_of(width, axis=1):
