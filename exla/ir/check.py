@@ -31,6 +31,8 @@ def check(program: Program) -> Program:
     Raises:
       ProgramError: naming the equation, its source line and what is wrong.
     """
+    if "checked" in program.known:  # a loop's body, which programs that are split further share
+        return program
     if program.jaxpr.constvars:
         raise ProgramError(f"a program has no constvars, this one has {len(program.jaxpr.constvars)}")
     if len(program.consts) > len(program.invars):
@@ -53,6 +55,7 @@ def check(program: Program) -> Program:
     for v in program.outvars:
         if not isinstance(v, Literal) and v not in defined:
             raise ProgramError("an output is never defined")
+    program.known["checked"] = True
     return program
 
 

@@ -56,6 +56,17 @@ class Probed:
     def seconds(self) -> float:
         return min(p.seconds for p in self.both)
 
+    @property
+    def fixed_bytes(self) -> float:
+        """What chunks of no size would leave, on the line through both."""
+        grown = self.at_second.peak.bytes - self.at_first.peak.bytes
+        return self.at_first.peak.bytes - self.first * grown / max(self.second - self.first, 1)
+
+    def is_beside(self, candidate: Candidate, goal: Goal) -> bool:
+        """Whether chunks of any size leave more than the goal, and those of a candidate take a small part of it."""
+        room = goal.bytes - candidate.peak.arguments_bytes - candidate.peak.outputs_bytes
+        return self.fixed_bytes > goal.bytes and candidate.peak.bytes - self.fixed_bytes <= BESIDE * room
+
 
 MOST_SPLITS = 8
 BEAM = 3
@@ -73,6 +84,9 @@ MOST_LINES = 4
 """Lines through two points of a peak over chunk sizes, each through a nearer point, till one holds up to the goal."""
 CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
 """Working sets that are tried, as multiples of what stays in cache."""
+BESIDE = 0.5
+"""Share of the goal, beside arguments and results, up to which chunks may take of it what they add to a peak that is
+brought within the goal by another split."""
 NEARLY = 0.03
 """Peaks that differ by so small a part are the same, and the faster is taken: else chunks of one index, which take a
 little less than those of eight, would fill the beam."""
@@ -221,18 +235,36 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     probed.sort(key=promise)
     finalists = _and_one(probed, FINALISTS, lambda p: p.seed.decision.growth.again)
     for tried in finalists:
-        yield from ((candidate, False) for candidate in _chunk_sizes(space, goal, tried))
+        yield from _to_go_on(space, goal, tried, False)
+    least = min((made.peak.bytes for tried in probed for made in tried.both), default=0)
     for tried in probed:
         seed = tried.seed
         if is_short(seed) and seed.region.least_chunk < tried.first and not space.is_met(tried.at_first, goal):
             smallest_chunks = tried.cut(seed.region.least_chunk)
-            if space.is_met(smallest_chunks, goal):  # what is not would take the place of what may be split further
-                yield smallest_chunks, False
+            is_met = space.is_met(
+                smallest_chunks, goal
+            )  # what is not would take the place of what may be split further
+            if is_met or smallest_chunks.peak.bytes < least:
+                yield smallest_chunks, not is_met
     if probed and promise(probed[0])[0]:
         smallest = min(probed, key=lambda p: min(made.peak.bytes for made in p.both))
         if not any(tried is smallest for tried in finalists):
-            yield from ((candidate, True) for candidate in _chunk_sizes(space, goal, smallest))
+            yield from _to_go_on(space, goal, smallest, True)
         yield from ((candidate, False) for tried in finalists for candidate in _of_the_like(space, goal, tried))
+
+
+def _to_go_on(space: Space, goal: Goal, tried: Probed, by_bytes: bool) -> Iterator[tuple[Candidate, bool]]:
+    """Chunk sizes of a split that was probed, and whether they are to be gone on from for their bytes alone. Where what
+    is cut next has to bring the peak down: the fastest of those that leave room for it, and the smallest of them."""
+    found = list(_chunk_sizes(space, goal, tried))
+    beside = [c for c in found if tried.is_beside(c, goal)]
+    fastest = min(beside, key=lambda c: c.seconds, default=None)
+    smallest = min(beside, key=lambda c: _size(c, goal), default=None)
+    for candidate in found:
+        if candidate is fastest:
+            yield candidate, False
+        elif candidate is smallest or not any(candidate is c for c in beside):
+            yield candidate, by_bytes
 
 
 def _of_the_like(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]:
@@ -289,8 +321,13 @@ def _chunk_sizes(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]
     yield at_first
     if at_second.peak.bytes > at_first.peak.bytes > goal.bytes and least < first:
         yield from _smaller(space, goal, tried, at_first, first)
-    while at_second.peak.bytes <= at_first.peak.bytes and second < most:
-        # What holds the peak does not grow with the chunk yet, or is a state saved for every chunk; go on.
+
+    def goes_on() -> bool:
+        """Whether what holds the peak does not grow with the chunk yet, is a state saved for every chunk, or is cut
+        next, beside loops that have room for more."""
+        return at_second.peak.bytes <= at_first.peak.bytes or tried.is_beside(at_second, goal)
+
+    while second < most and goes_on():
         first, at_first = second, at_second
         second = min(8 * second, most)
         at_second = cut(second)

@@ -9,7 +9,7 @@ worth dividing among the cores of a CPU are run by one of them. How fast a devic
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from functools import lru_cache
 from typing import Any
 
@@ -63,12 +63,21 @@ def changed_s(before: Program, after: Program, machine: Machine) -> tuple[float,
 
 def _work_s(program: Program, machine: Machine, without: Program | None = None) -> float:
     """Seconds of a program once its kernels are started; of what another one does not have."""
+    if without is not None:
+        return _added_s(program, machine, {id(eqn) for eqn in without.eqns})
+    key = ("work_s", machine)
+    if key not in program.known:  # candidates share the loops that no split has changed
+        program.known[key] = _added_s(program, machine)
+    return program.known[key]
+
+
+def _added_s(program: Program, machine: Machine, left_out: Set[int] = frozenset()) -> float:
+    """Seconds of a program's equations added up, but for those with some identities."""
     paces = _paces(program, machine)
-    known = {id(eqn) for eqn in without.eqns} if without is not None else ()
     return sum(
         _equation_s(program, eqn, machine) * paces.get(position, 1.0)
         for position, eqn in enumerate(program.eqns)
-        if id(eqn) not in known
+        if id(eqn) not in left_out
     )
 
 

@@ -24,6 +24,7 @@ from exla.errors import RuleError
 from exla.ir.factors import Carried, Chunk, Passed, Placement, replay_unchanged
 from exla.ir.primitives import VIEWS, named
 from exla.ir.program import Program, as_struct, aval_bytes, trace_function, value_bytes
+from exla.passes.split.alike import key_of
 from exla.passes.split.carrying import about, apart, carried_online, combiner_of
 from exla.passes.split.combine import COMBINERS, MANY
 from exla.passes.split.loop import Carry, Combine, Loop, Stack
@@ -137,9 +138,9 @@ def make_loop(region: Region, level: int, chunk: int) -> tuple[Loop, list[Leaf]]
     """The loop of one level of a region, and the leaves that are its operands."""
     chunks = -(-region.size // chunk)
     maker = LoopMaker(region=region, level=level, chunks=chunks)
-    main, parts = maker.trace(chunk)
+    main, parts = maker.body(chunk)
     remainder = region.size % chunk
-    tail = maker.trace(remainder)[0] if remainder else None
+    tail = maker.body(remainder)[0] if remainder else None
     starts: list[Leaf] = []
     made: list[Stack | Combine | Carry] = []
     for output, count in zip(maker.outputs, parts, strict=True):
@@ -266,7 +267,7 @@ class LoopMaker:
                 if cut is None or is_given or self.region.makers.get((var, cut)) not in self.instances:
                     found.append((var, cut))
             if own is not None and instance not in self.carried:
-                found += [(saved, Passed.TRIP) for saved in _saved(self.region, instance)]
+                found += self.restarts(instance)
         for _, value in self.running.values():
             operands = [v for i in value.chain for v in program.eqns[i].invars if not isinstance(v, Literal)]
             found += [(v, None) for v in operands if not self.region.is_late(v, self.level)]
@@ -283,8 +284,35 @@ class LoopMaker:
             return Placement(axis=axis, block=step, halo=(before, extra))
         return Placement(axis=axis, block=var.aval.shape[axis] // self.region.size)
 
-    def trace(self, size: int) -> tuple[Program, list[int]]:
-        """Trace the equations on a chunk of a size; also return how many arrays each output has."""
+    def restarts(self, instance: Instance) -> list[Leaf]:
+        """The leaves from which a carried instance goes on that does not go on from chunk to chunk."""
+        return [(saved, Passed.TRIP) for saved in _saved(self.region, instance)]
+
+    def avals(self, size: int) -> list[Any]:
+        """Abstract values of what the body takes for a chunk of a size."""
+        found = [_compat.shaped_array((), "int32")]
+        found += [aval for states in self.states.values() for aval in states]
+        for (var, _), placement in zip(self.leaves, self.placements, strict=True):
+            if isinstance(var, Saved):
+                found.append(_states(self.region, var.instance)[var.part])
+                continue
+            shape = list(var.aval.shape)
+            if isinstance(placement, Placement):
+                shape[placement.axis] = placement.length(size)
+            found.append(_compat.shaped_array(shape, var.aval.dtype))
+        return found
+
+    def body(self, size: int) -> tuple[Program, list[int]]:
+        """The equations on a chunk of a size, and how many arrays each output has; traced once where they are alike."""
+        key = key_of(self, size)
+        if key is None:
+            return self._traced(size)
+        bodies = self.region.program.known.setdefault("bodies", {})
+        if key not in bodies:
+            bodies[key] = self._traced(size)
+        return bodies[key]
+
+    def _traced(self, size: int) -> tuple[Program, list[int]]:
         parts: list[int] = []
 
         def one_chunk(offset: Any, *values: Any) -> list[Any]:
@@ -299,17 +327,7 @@ class LoopMaker:
             parts[:] = [len(f) for f in found]
             return [array for f in found for array in f]
 
-        avals = [_compat.shaped_array((), "int32")]
-        avals += [aval for states in self.states.values() for aval in states]
-        for (var, _), placement in zip(self.leaves, self.placements, strict=True):
-            if isinstance(var, Saved):
-                avals.append(_states(self.region, var.instance)[var.part])
-                continue
-            shape = list(var.aval.shape)
-            if isinstance(placement, Placement):
-                shape[placement.axis] = placement.length(size)
-            avals.append(_compat.shaped_array(shape, var.aval.dtype))
-        return trace_function(one_chunk, avals), parts
+        return trace_function(one_chunk, self.avals(size)), parts
 
 
 @dataclass(kw_only=True)
@@ -407,7 +425,7 @@ class OneChunk:
     def _state(self, instance: Instance) -> list[Any]:
         """The state of a carried instance before the chunk."""
         if instance not in self.before:
-            return [self.given[saved, Passed.TRIP] for saved in _saved(self.maker.region, instance)]
+            return [self.given[leaf] for leaf in self.maker.restarts(instance)]
         state = self.before[instance]
         repair = self.maker.region.repairs.get(instance)
         if repair is None:

@@ -77,7 +77,7 @@ class Cut:
     @cached_property
     def body(self) -> Program:
         """The part, of where it begins and of what is read for it."""
-        return self.maker.trace(self.taken[self.axis])[0]
+        return self.maker.body(self.taken[self.axis])[0]
 
     @cached_property
     def inner(self) -> Cut | None:
