@@ -26,7 +26,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 
@@ -394,12 +394,12 @@ class BoundMethod(functools.partial):  # a partial: the call needs no Python fun
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
-    memory_limit: int | str | None = None,
+    memory_limit: SupportsIndex | str | None = None,
     search: str | None = None,
     target: str | None = None,
     numerics: str | None = None,
-    tensor_size_threshold: int | str | None = None,
-    tensor_split_size: int | str | None = None,
+    tensor_size_threshold: SupportsIndex | str | None = None,
+    tensor_split_size: SupportsIndex | str | None = None,
     records: str | None = None,
     verify: str | None = None,
     learn: str | None = None,

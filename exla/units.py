@@ -7,7 +7,9 @@ number without a unit is bytes. Fractions are allowed and rounded down to whole 
 from __future__ import annotations
 
 import math
+import operator
 import re
+from typing import SupportsIndex
 
 from exla.errors import OptionError
 
@@ -26,11 +28,11 @@ _BY_LOWER_CASE = {name.lower(): scale for name, scale in UNITS.items()}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 
 
-def parse_size(value: int | str, name: str = "size") -> int:
+def parse_size(value: SupportsIndex | str, name: str = "size") -> int:
     """Read a size.
 
     Args:
-      value: whole bytes, or text such as "512MiB", "2 GB", "4096".
+      value: whole bytes, of Python, NumPy or JAX, or text such as "512MiB", "2 GB", "4096".
       name: what the size is for, in error messages.
 
     Returns:
@@ -39,10 +41,13 @@ def parse_size(value: int | str, name: str = "size") -> int:
     Raises:
       OptionError: for another type, an unknown unit, or a size below one byte.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise OptionError(f'{name} must be bytes as an int or a text such as "512MiB", not {value!r}')
-    if isinstance(value, int):
-        size = value
+    if not isinstance(value, str):
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            raise OptionError(f'{name} must be bytes as an int or a text such as "512MiB", not {value!r}')
+        try:
+            size = operator.index(value)
+        except TypeError as error:  # an array of more than one number, or of other numbers
+            raise OptionError(f"{name} must be bytes as an int, not {value!r}: {error}") from None
     else:
         matched = _SIZE.fullmatch(value)
         if matched is None:

@@ -2,6 +2,8 @@
 
 import pickle
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,11 @@ BAD_SIZES = [
     1.5,
     -3,
     0,
+    np.float32(4096),
+    np.bool_(True),
+    np.int64(-3),
+    np.array([4096, 4096]),
+    jnp.ones(()),
 ]
 
 
@@ -52,6 +59,12 @@ def test_sizes_are_read_in_powers_of_1000_and_1024(text, size):
 def test_what_is_not_a_size_is_refused(value):
     with pytest.raises(OptionError):
         parse_size(value)
+
+
+@pytest.mark.parametrize("value", [np.int64(8 << 40), np.uint8(200), np.array(4096), jnp.int32(4096)], ids=repr)
+def test_whole_numbers_of_numpy_and_jax_are_bytes_too(value):
+    assert parse_size(value) == int(value)
+    assert type(parse_size(value)) is int
 
 
 def test_an_unknown_unit_is_answered_with_the_valid_ones():
