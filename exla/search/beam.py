@@ -9,6 +9,7 @@ hundreds of equations the beam may come to an end before (`Space.is_exhausted`).
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
     from exla.search.space import Candidate, Goal, Space
 
 T = TypeVar("T")
+
+
+class Going(enum.Enum):
+    """Whether the search goes on from a candidate that does not obey."""
+
+    BY_TIME = "if it is among those that leave least, the faster of what leave nearly the same first"
+    BY_BYTES = "if it leaves the least, beside those"
+    NOT = "not at all, as it does from another chunk size of the same split"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,17 +123,19 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for count in range(most_splits):
         is_last = bool(done) and count > 0
-        steps = [(p, by_bytes) for parent in beam for p, by_bytes in _expand(space, parent, goal) if space.is_steady(p)]
-        steps = [(space.with_less(p, goal), by_bytes) for p, by_bytes in steps]
-        apart = [p for p, by_bytes in steps if by_bytes]
+        steps = [(p, going) for parent in beam for p, going in _expand(space, parent, goal) if space.is_steady(p)]
+        steps = [(space.with_less(p, goal), going) for p, going in steps]
+        apart = [p for p, going in steps if going is Going.BY_BYTES]
         apart += [p for parent in least for p, _ in _expand(space, parent, goal) if space.is_steady(p)]
-        grown = [p for p, by_bytes in steps if not by_bytes]
+        grown = [p for p, going in steps if going is not Going.BY_BYTES]
+        ended = {id(p) for p, going in steps if going is Going.NOT}
         met = {id(p): p for p in (*grown, *apart) if space.is_met(p, goal)}
         done += [both for p in met.values() for both in space.both(p, goal)]
         if done and (is_last or min(c.seconds for c in done) <= SLOW * start.seconds):
             break
         grown, apart = ([p for p in found if id(p) not in met] for found in (grown, apart))
         failed += [*grown, *apart]
+        grown = [p for p in grown if id(p) not in ended]
         smallest, least = (sorted(found, key=lambda p: _size(p, goal)) for found in (grown, apart))
         beam, least = _and_one(smallest, BEAM, _computes_again, _has_sunk), least[:1]
         if not beam and not least:
@@ -183,11 +194,11 @@ def speed(candidate: Candidate) -> tuple[float, int, int]:
     return (coarse, candidate.peak.bytes, len(candidate.decisions))
 
 
-def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candidate, bool]]:
+def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candidate, Going]]:
     """Split a candidate's program once more, in the few ways that promise most.
 
-    Where none of them obeys, what leaves the smallest peak may be what a further split needs: it is yielded as well,
-    and marked; then those that promise most, made of all that is like what they cut.
+    Where none of them obeys, what leaves the smallest peak may be what a further split needs: it is yielded as well;
+    then those that promise most, made of all that is like what they cut.
     """
     limit = parent.peak.bytes if parent.seeds else space.unfused(parent).bytes
     beyond = parent.peak.beyond(goal.bytes)
@@ -235,36 +246,37 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     probed.sort(key=promise)
     finalists = _and_one(probed, FINALISTS, lambda p: p.seed.decision.growth.again)
     for tried in finalists:
-        yield from _to_go_on(space, goal, tried, False)
+        yield from _to_go_on(space, goal, tried, Going.BY_TIME)
     least = min((made.peak.bytes for tried in probed for made in tried.both), default=0)
     for tried in probed:
         seed = tried.seed
         if is_short(seed) and seed.region.least_chunk < tried.first and not space.is_met(tried.at_first, goal):
             smallest_chunks = tried.cut(seed.region.least_chunk)
-            is_met = space.is_met(
-                smallest_chunks, goal
-            )  # what is not would take the place of what may be split further
-            if is_met or smallest_chunks.peak.bytes < least:
-                yield smallest_chunks, not is_met
+            if space.is_met(smallest_chunks, goal):
+                yield smallest_chunks, Going.BY_TIME
+            elif smallest_chunks.peak.bytes < least:  # in the beam it would take the place of what is split further
+                yield smallest_chunks, Going.BY_BYTES
     if probed and promise(probed[0])[0]:
         smallest = min(probed, key=lambda p: min(made.peak.bytes for made in p.both))
         if not any(tried is smallest for tried in finalists):
-            yield from _to_go_on(space, goal, smallest, True)
-        yield from ((candidate, False) for tried in finalists for candidate in _of_the_like(space, goal, tried))
+            yield from _to_go_on(space, goal, smallest, Going.BY_BYTES)
+        yield from ((made, Going.BY_TIME) for tried in finalists for made in _of_the_like(space, goal, tried))
 
 
-def _to_go_on(space: Space, goal: Goal, tried: Probed, by_bytes: bool) -> Iterator[tuple[Candidate, bool]]:
-    """Chunk sizes of a split that was probed, and whether they are to be gone on from for their bytes alone. Where what
-    is cut next has to bring the peak down: the fastest of those that leave room for it, and the smallest of them."""
+def _to_go_on(space: Space, goal: Goal, tried: Probed, going: Going) -> Iterator[tuple[Candidate, Going]]:
+    """Chunk sizes of a split that was probed. Where what is cut next has to bring the peak down, the search goes on
+    from the fastest of those that leave room for it, and from the smallest of them, alone."""
     found = list(_chunk_sizes(space, goal, tried))
     beside = [c for c in found if tried.is_beside(c, goal)]
     fastest = min(beside, key=lambda c: c.seconds, default=None)
     smallest = min(beside, key=lambda c: _size(c, goal), default=None)
     for candidate in found:
         if candidate is fastest:
-            yield candidate, False
+            yield candidate, Going.BY_TIME
         elif candidate is smallest or not any(candidate is c for c in beside):
-            yield candidate, by_bytes
+            yield candidate, going
+        else:
+            yield candidate, Going.NOT
 
 
 def _of_the_like(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]:

@@ -77,7 +77,6 @@ def test_a_body_that_is_known_is_the_one_that_would_be_traced(function, share, m
         ({"a": 1}, {"a": 2}),
         (lambda x: x, lambda x: x),
     ],
-    ids=str,
 )
 def test_parameters_that_are_not_the_same_are_not_equal(one, other):
     assert _frozen(one) == _frozen(one)

@@ -169,7 +169,7 @@ def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(second
 
     def expand(space, parent, goal):
         asked.append(parent)
-        return ((p, False) for p in steps.get(str(parent), ()))
+        return ((p, beam.Going.BY_TIME) for p in steps.get(str(parent), ()))
 
     start, slow, halfway = candidate(1.0, 9, "start"), candidate(seconds, 0, "slow"), candidate(1.2, 5, "halfway")
     steps = {str(start): [slow, halfway], str(halfway): [] if then is None else [candidate(then, 0, "both")]}
