@@ -9,18 +9,12 @@ from jax import lax
 import exla
 from exla.passes.split import body
 from exla.passes.split.alike import _frozen, key_of
+from tests.passes.test_kept import attended
 
 ROWS, WIDTH = 96, 8
 GENERATOR = np.random.default_rng(0)
 WEIGHTS = [GENERATOR.standard_normal((WIDTH, WIDTH), dtype=np.float32) for _ in range(3)]
 X = GENERATOR.standard_normal((ROWS, WIDTH), dtype=np.float32)
-
-
-def attended(weights, x):
-    for w in weights:
-        keys = jnp.tanh(x) @ w
-        x = x + jax.nn.softmax(x @ keys.T) @ keys
-    return x
 
 
 def filtered(weights, x):
@@ -72,6 +66,7 @@ def test_a_body_that_is_known_is_the_one_that_would_be_traced(function, share, m
         (1, True),
         ((1, 2), [1, 2]),
         (np.float32(1), np.float64(1)),
+        (1.0, np.float64(1)),
         (np.zeros(2), -np.zeros(2)),
         (np.zeros((2, 1)), np.zeros((1, 2))),
         ({"a": 1}, {"a": 2}),

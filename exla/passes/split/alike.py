@@ -92,7 +92,7 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, float):
-        return float, value.hex()
+        return type(value), value.hex()
     if isinstance(value, np.ndarray | np.generic):
         return type(value), value.dtype, value.shape, value.tobytes()
     if isinstance(value, tuple | list):
