@@ -9,7 +9,7 @@ worth dividing among the cores of a CPU are run by one of them. How fast a devic
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Set
+from collections.abc import Collection, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -267,6 +267,10 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         cutting = Cutting.of(machine.multiprocessors, machine.capability)
         flops = _product_flops(eqn, machine.matrix_tile, LEAST_DEPTH)
         return idleness(eqn, cutting) * (flops / machine.flops + moved)
+    if name == "conv_general_dilated":
+        least_depth = LEAST_DEPTH if machine.multiprocessors else 1
+        moved = _traffic_s(sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars)), machine)
+        return _convolution_flops(eqn, machine.matrix_tile, least_depth) / machine.flops + moved
     if name in SERIAL:
         return made / machine.serials
     if name in TRANSCENDENTAL:
@@ -342,6 +346,19 @@ def _product_flops(eqn: Any, tile: int, least_depth: int = 1) -> float:
     depth = math.prod(left[k] for k in contracted)
     batch = math.prod(left[k] for k in batched)
     sides = [math.prod(shape) // max(depth * batch, 1) for shape in (left, right)]
+    return _tiled_flops(batch, sides, depth, tile, least_depth)
+
+
+def _convolution_flops(eqn: Any, tile: int, least_depth: int = 1) -> float:
+    """The same of a convolution: a product of what its windows see, a row for each place, with its kernel."""
+    groups = eqn.params["feature_group_count"] * eqn.params["batch_group_count"]
+    kernel, result = eqn.invars[1].aval.shape, eqn.outvars[0].aval.shape
+    outputs = max(kernel[eqn.params["dimension_numbers"].rhs_spec[0]], 1)
+    sides = [math.prod(result) // outputs, outputs // groups]
+    return _tiled_flops(groups, sides, math.prod(kernel) // outputs, tile, least_depth)
+
+
+def _tiled_flops(batch: int, sides: Sequence[int], depth: int, tile: int, least_depth: int) -> float:
     if min(sides) >= tile:
         depth = max(depth, least_depth)
     return 2 * batch * depth * math.prod(-(-side // tile) * tile for side in sides)

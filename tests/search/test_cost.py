@@ -148,3 +148,29 @@ def test_sums_of_few_columns_leave_multiprocessors_idle():
         return (seconds - gpu.kernel_s) / count
 
     assert of_columns(64) > 4 * of_columns(132 * 32) == pytest.approx(4 * of_columns(132 * 64), rel=0.01)
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu:h100", "tpu:v5e"])
+@pytest.mark.parametrize(("groups", "by_batch"), [(1, False), (4, False), (4, True)])
+def test_a_convolution_takes_as_long_as_the_products_of_its_windows_with_its_kernel(target, groups, by_batch):
+    """A network with batch normalisation computed its convolutions again for each sum, as if they took no time."""
+    images, places, inputs, outputs = 8, 32, 256, 512
+    machine = find_target(target).machine()
+
+    def convolution(x, w):
+        name = "batch_group_count" if by_batch else "feature_group_count"
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers, **{name: groups})
+
+    def products(x, w):
+        return jnp.einsum("gpd,gdo->gpo", x, w)
+
+    left = (groups * images if by_batch else images, places, places, inputs)
+    depth = inputs if by_batch else inputs // groups
+    one = predicted(convolution, (left, jnp.float32), ((3, 3, depth, outputs), jnp.float32), machine=machine)
+    windows = (groups, images * places * places, 9 * depth)
+    other = predicted(
+        products, (windows, jnp.float32), ((groups, 9 * depth, outputs // groups), jnp.float32), machine=machine
+    )
+    least = 2 * images * places**2 * 9 * depth * outputs / machine.flops
+    assert least <= one < 1.2 * other  # which reads each place nine times
