@@ -58,7 +58,9 @@ def _like(program: Program, seed: Seed, tried: set[Any]) -> Iterator[Seed]:
         return
     cut, here = seed.region.program.eqns[decision.site.position], program_at(program, decision.path)
     for position, eqn in enumerate(here.eqns):
-        if eqn.primitive is not cut.primitive or (var := eqn.outvars[decision.result]) in tried:
+        if eqn.primitive is not cut.primitive or len(eqn.outvars) != len(cut.outvars):
+            continue
+        if (var := eqn.outvars[decision.result]) in tried:
             continue
         site = here.site(position)
         if site.fingerprint != decision.site.fingerprint:

@@ -97,3 +97,18 @@ def test_what_is_cut_alike_has_the_values_of_the_program(fn):
         wants = jax.tree.leaves(fn([w.astype(np.float64) for w in WEIGHTS], X.astype(np.float64)))
     for found, want in zip(got, wants, strict=True):
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+
+
+def test_an_equation_with_fewer_results_is_not_like_one_with_more():
+    """Found with random programs: a sort of two arrays, of which the second is cut, and one of a single array."""
+
+    def largest(x, y):
+        order = jax.lax.sort((x, y), dimension=1, num_keys=1)[1]
+        return jnp.max(order, axis=0), jnp.max(jnp.sort(y, axis=1), axis=0)
+
+    x, y = (GENERATOR.standard_normal((POINTS, 40), dtype=np.float32) for _ in range(2))
+    made = space_of(largest, x, y, room=2000)
+    seeds = [seed for seed in made.offers(made.root) if seed.decision.result == 1]
+    assert seeds
+    for seed in seeds:
+        assert repeated(made, made.cut(made.root, seed, 8), replace(made.goal, bytes=1))
