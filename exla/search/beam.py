@@ -66,15 +66,20 @@ class Probed:
         return min(p.seconds for p in self.both)
 
     @property
-    def fixed_bytes(self) -> float:
-        """What chunks of no size would leave, on the line through both."""
-        grown = self.at_second.peak.bytes - self.at_first.peak.bytes
-        return self.at_first.peak.bytes - self.first * grown / max(self.second - self.first, 1)
+    def bytes(self) -> int:
+        return min(p.peak.bytes for p in self.both)
 
     def is_beside(self, candidate: Candidate, goal: Goal) -> bool:
         """Whether chunks of any size leave more than the goal, and those of a candidate take a small part of it."""
+        _, fixed = _line(self.first, self.at_first, self.second, self.at_second)
         room = goal.bytes - candidate.peak.arguments_bytes - candidate.peak.outputs_bytes
-        return self.fixed_bytes > goal.bytes and candidate.peak.bytes - self.fixed_bytes <= BESIDE * room
+        return fixed > goal.bytes and candidate.peak.bytes - fixed <= BESIDE * room
+
+
+def _line(first: int, at_first: Candidate, second: int, at_second: Candidate) -> tuple[float, float]:
+    """What each index of a chunk adds to the peak, and what is there without any, on a line through two chunk sizes."""
+    slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
+    return slope, at_first.peak.bytes - slope * first
 
 
 MOST_SPLITS = 8
@@ -240,24 +245,25 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
 
     def promise(tried: Probed) -> tuple[bool, bool, bool, float]:
         within = any(space.is_met(p, goal) for p in tried.both)
-        over = min(p.peak.bytes for p in tried.both) > goal.bytes  # if so by what is cut elsewhere, that is cut next
+        over = tried.bytes > goal.bytes  # if so by what is cut elsewhere, that is cut next
         return (not within, over, over and all(_is_beyond(p, goal) for p in tried.both), tried.seconds)
 
+    if not probed:
+        return
     probed.sort(key=promise)
     finalists = _and_one(probed, FINALISTS, lambda p: p.seed.decision.growth.again)
     for tried in finalists:
         yield from _to_go_on(space, goal, tried, Going.BY_TIME)
-    least = min((made.peak.bytes for tried in probed for made in tried.both), default=0)
+    smallest = min(probed, key=lambda p: p.bytes)
     for tried in probed:
         seed = tried.seed
         if is_short(seed) and seed.region.least_chunk < tried.first and not space.is_met(tried.at_first, goal):
             smallest_chunks = tried.cut(seed.region.least_chunk)
             if space.is_met(smallest_chunks, goal):
                 yield smallest_chunks, Going.BY_TIME
-            elif smallest_chunks.peak.bytes < least:  # in the beam it would take the place of what is split further
+            elif smallest_chunks.peak.bytes < smallest.bytes:  # in the beam it would take the place of what is split on
                 yield smallest_chunks, Going.BY_BYTES
-    if probed and promise(probed[0])[0]:
-        smallest = min(probed, key=lambda p: min(made.peak.bytes for made in p.both))
+    if promise(probed[0])[0]:
         if not any(tried is smallest for tried in finalists):
             yield from _to_go_on(space, goal, smallest, Going.BY_BYTES)
         yield from ((made, Going.BY_TIME) for tried in finalists for made in _of_the_like(space, goal, tried))
@@ -356,8 +362,7 @@ def _chunk_sizes(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]
         known.add(second)
         yield at_second  # larger ones may turn out not to obey
     for _ in range(MOST_LINES):
-        slope = (at_second.peak.bytes - at_first.peak.bytes) / max(second - first, 1)
-        fixed = at_first.peak.bytes - slope * first
+        slope, fixed = _line(first, at_first, second, at_second)
         ceiling = goal.bytes
         if goal.most_chunk_bytes is not None:
             ceiling = min(ceiling, int(fixed) + goal.most_chunk_bytes)

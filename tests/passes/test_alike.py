@@ -41,10 +41,11 @@ def test_a_body_that_is_known_is_the_one_that_would_be_traced(function, share, m
     of_all, traced, again = body.LoopMaker.body, body.LoopMaker._traced, []
 
     def checked(maker, size):
-        before = key_of(maker, size) in maker.region.program.known.get("bodies", {})
+        avals = maker._avals(size)
+        before = key_of(maker, size, avals) in maker.region.program.known.get("bodies", {})
         found = of_all(maker, size)
         if before:
-            (program, parts), (known, known_parts) = traced(maker, size), found
+            (program, parts), (known, known_parts) = traced(maker, size, avals), found
             assert (text(program), parts) == (text(known), known_parts)
             again.append(size)
         return found

@@ -9,7 +9,7 @@ sequence of these, such as a function or a jaxpr, if it is the same object: what
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +26,14 @@ PLAIN = (bool, int, str, bytes, type, enum.Enum, np.dtype, type(None))
 """Types whose equal values are the same."""
 
 
-def key_of(maker: LoopMaker, size: int) -> Hashable:
-    """What the body of a loop, on a chunk of a size, is known by in its program; None where it has no key."""
+def key_of(maker: LoopMaker, size: int, avals: Iterable[Any]) -> Hashable:
+    """What the body of a loop, on a chunk of a size, is known by in its program; None where it has no key.
+
+    Args:
+      maker: the loop.
+      size: of the chunk.
+      avals: abstract values of what the body takes.
+    """
     region = maker.region
     if any(instance in region.repairs for instance in maker.instances):
         return None  # it reads what is summed so far, by equations of its own
@@ -35,7 +41,7 @@ def key_of(maker: LoopMaker, size: int) -> Hashable:
     numbers = {instance: k for k, instance in enumerate(maker.instances)}
     made: dict[Sliced, tuple[int, int]] = {}
     steps = []
-    for k, instance in enumerate(maker.instances):
+    for instance, k in numbers.items():
         position, name, window = instance
         kind = _kind(region.program, position)
         steps.append((kind, name, window, _carrying(maker, instance), *_origins(maker, instance, leaves, made)))
@@ -43,7 +49,7 @@ def key_of(maker: LoopMaker, size: int) -> Hashable:
         results = enumerate(zip(region.program.eqns[position].outvars, placed, strict=True))
         made.update(((v, (p.axis, window)), (k, which)) for which, (v, p) in results if p is not None)
     outputs = [numbers[o.instance] if o.stacked is None else made[o.stacked] for o in maker.outputs]
-    return size, region.size, tuple(maker.avals(size)), tuple(steps), tuple(outputs)
+    return size, region.size, tuple(avals), tuple(steps), tuple(outputs)
 
 
 def _carrying(maker: LoopMaker, instance: Instance) -> int:

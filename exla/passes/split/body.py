@@ -288,7 +288,7 @@ class LoopMaker:
         """The leaves from which a carried instance goes on that does not go on from chunk to chunk."""
         return [(saved, Passed.TRIP) for saved in _saved(self.region, instance)]
 
-    def avals(self, size: int) -> list[Any]:
+    def _avals(self, size: int) -> list[Any]:
         """Abstract values of what the body takes for a chunk of a size."""
         found = [_compat.shaped_array((), "int32")]
         found += [aval for states in self.states.values() for aval in states]
@@ -304,15 +304,16 @@ class LoopMaker:
 
     def body(self, size: int) -> tuple[Program, list[int]]:
         """The equations on a chunk of a size, and how many arrays each output has; traced once where they are alike."""
-        key = key_of(self, size)
+        avals = self._avals(size)
+        key = key_of(self, size, avals)
         if key is None:
-            return self._traced(size)
+            return self._traced(size, avals)
         bodies = self.region.program.known.setdefault("bodies", {})
         if key not in bodies:
-            bodies[key] = self._traced(size)
+            bodies[key] = self._traced(size, avals)
         return bodies[key]
 
-    def _traced(self, size: int) -> tuple[Program, list[int]]:
+    def _traced(self, size: int, avals: Sequence[Any]) -> tuple[Program, list[int]]:
         parts: list[int] = []
 
         def one_chunk(offset: Any, *values: Any) -> list[Any]:
@@ -327,7 +328,7 @@ class LoopMaker:
             parts[:] = [len(f) for f in found]
             return [array for f in found for array in f]
 
-        return trace_function(one_chunk, self.avals(size)), parts
+        return trace_function(one_chunk, avals), parts
 
 
 @dataclass(kw_only=True)
