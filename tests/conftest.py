@@ -1,11 +1,14 @@
 """Fixtures that every test folder shares."""
 
 import os
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX looks for the devices of the compilers that are installed
 
 import jax
 import pytest
+
+from tests.sweep import left_to_others
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +54,12 @@ def x64():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", before)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Cases that Pythons of the next version run are swept, here; who names tests gets all of them."""
+    if not config.option.keyword and not any("::" in arg for arg in config.args):
+        cases = [item for item in items if item.get_closest_marker("in_turns") and not item.get_closest_marker("sweep")]
+        for item in left_to_others(cases, sys.version_info.minor, lambda case: case.function):
+            item.add_marker(pytest.mark.sweep)

@@ -1,5 +1,7 @@
 """Parameters of which some are run by `pytest -m sweep` only."""
 
+from collections import Counter
+
 import pytest
 
 
@@ -8,3 +10,15 @@ def all_but(some, values):
     missing = [value for value in some if value not in values]
     assert not missing, f"not among the parameters: {missing}"
     return [pytest.param(value, marks=pytest.mark.sweep) if value in some else value for value in values]
+
+
+def left_to_others(cases, minor, test_of):
+    """Of the cases of each test, every other one: those that Python 3.`minor` leaves to the versions beside it.
+
+    Testing two versions in a row, as CI does, runs every case once.
+    """
+    met = Counter()
+    for case in cases:
+        met[test_of(case)] += 1
+        if met[test_of(case)] % 2 != minor % 2:
+            yield case

@@ -76,6 +76,7 @@ ALIKE = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("case", all_but(ALIKE, CASES), ids="-".join)
 def test_derivatives_are_those_of_the_plain_function(case):
     name, limit = case[0], LIMITS[case[1]]

@@ -93,6 +93,7 @@ def uneven(variables):
     return jax.tree.map(lambda x: x if x.ndim > 1 else (x + 0.3 * rng.normal(size=x.shape)).astype(x.dtype), variables)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("samples", [SAMPLES, SAMPLES[:1], SAMPLES[1:]], ids=["both", "first", "second"])
 def test_scores_are_what_the_model_is_defined_to_compute(options, samples):

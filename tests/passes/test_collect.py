@@ -207,6 +207,7 @@ def most_carried_bytes(program):
     return most
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", SUMS)
 def test_a_sum_is_the_same_and_no_loop_carries_it(name):
     fn, args = SUMS[name]

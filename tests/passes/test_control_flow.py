@@ -249,6 +249,7 @@ def nested_turns(y):
     return lax.scan(outer, y, length=2)[0]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("fn", [pulled_in_turns, while_small, one_or_the_other, nested_turns])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_bodies_that_hold_arrays_are_split_inside(fn, sign):

@@ -213,6 +213,7 @@ def test_operands_of_size_one_are_broadcast_without_an_equation():
     np.testing.assert_allclose(got, captured(x, v), rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("ranked", [True, False])
 @pytest.mark.parametrize(("count", "total"), COUNTS)
 def test_candidates_hold_the_nearest_of_every_row(count, total, ranked):
@@ -448,6 +449,7 @@ ASKED_ABOUT = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("name", "target"),
     [(n, t) for t in ("cpu", "tpu:v5e", "gpu:h200") for n in ASKED_ABOUT if (n, t) != ("returned", "tpu:v5e")],

@@ -210,6 +210,7 @@ def test_a_big_output_is_written_in_place(x64):
         assert_same(run_program(split, args), fn(*args))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8, np.bool_])
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"])
 def test_every_combiner_merges_chunks_in_every_dtype(x64, name, dtype):
@@ -386,6 +387,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", UPDATES)
 def test_what_is_written_in_one_place_is_cut_wherever_that_is(x64, name):
     """At places before the beginning and beyond the end, too, along both axes."""

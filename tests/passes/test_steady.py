@@ -321,6 +321,7 @@ def test_a_saved_plan_that_computes_what_is_compared_twice_is_refused(tmp_path):
         loaded(largest_shares, next(d for d, program in split_twice(made) if not steady.holds(program)))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("room", [60_000, 120_000])
 @pytest.mark.parametrize("name", ["chamfer", "hausdorff", "softmax"])
 def test_gradients_of_extremes_are_right_or_refused_under_a_cap(name, room):

@@ -69,6 +69,7 @@ ROOM = {"kernel_gradient": 2**21}
 """Where half a megabyte is not enough: the patches of a whole image are packed for each chunk of its features."""
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_half_a_megabyte_is_enough(name):
     fn, arguments = CASES[name]

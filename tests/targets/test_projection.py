@@ -386,6 +386,7 @@ SLOW = [("tpu:v5e", name) for name in ("noisy", "spectra", "all_sums")]
 """They take the TPU's compiler a quarter of a minute or more each."""
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "case", all_but(SLOW, [(target, name) for target, names in LIVE.items() for name in names]), ids="-".join
 )
