@@ -395,6 +395,7 @@ def _is_canonical(jaxpr: Any) -> bool:
         and not any(name.endswith("sharding") and said is not None for name, said in eqn.params.items())
         and not (eqn.primitive.name in ("broadcast_in_dim", "reshape") and _is_same_shape(eqn))
         and not (eqn.primitive.name == "pad" and not any(map(any, eqn.params["padding_config"])))
+        and not (eqn.primitive.name == "concatenate" and len(_parts(eqn, eqn.invars)) < max(len(eqn.invars), 2))
         and not (eqn.primitive.name == "reshape" and eqn.params["dimensions"] is not None)
         and all(not body.consts and _is_canonical(body.jaxpr) for body in _compat.bodies(eqn))
         for eqn in jaxpr.eqns
@@ -403,6 +404,12 @@ def _is_canonical(jaxpr: Any) -> bool:
 
 def _is_same_shape(eqn: Any) -> bool:
     return tuple(eqn.invars[0].aval.shape) == tuple(eqn.outvars[0].aval.shape)
+
+
+def _parts(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """Those operands of a concatenation that hold something of what it makes."""
+    axis = eqn.params["dimension"]
+    return [x for x, v in zip(operands, eqn.invars, strict=True) if v.aval.shape[axis] or not eqn.outvars[0].aval.size]
 
 
 def _slice_from(x: Any, starts: Sequence[Any], sizes: Sequence[int]) -> Any:
@@ -457,6 +464,10 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
         return operands
     if eqn.primitive.name == "pad" and not any(map(any, eqn.params["padding_config"])):
         return operands[:1]
+    if eqn.primitive.name == "concatenate" and len(parts := _parts(eqn, operands)) < max(len(operands), 2):
+        with _compat.equation_context(eqn, source):
+            whole = jax.lax.concatenate(parts, eqn.params["dimension"]) if parts[1:] else parts[0]
+            return [_compat.as_weak_as(whole, eqn.outvars[0].aval)]
     if eqn.primitive.name == "dynamic_slice" and all(isinstance(v, Literal) for v in eqn.invars[1:]):
         with _compat.equation_context(eqn, source):
             return [_slice_from(operands[0], [v.val for v in eqn.invars[1:]], eqn.params["slice_sizes"])]

@@ -70,6 +70,22 @@ def test_padding_by_nothing_is_no_equation():
     assert [e.primitive.name for e in moved.eqns] == ["pad"]
 
 
+def test_what_is_put_together_has_no_parts_without_elements():
+    """As `jnp.pad(mode="edge")` makes for the axes that it leaves as they are: rows that nothing is taken of."""
+    x = jnp.arange(12.0).reshape(3, 4)
+    padded = program_of(lambda x: jnp.pad(-x, ((0, 0), (2, 1)), mode="edge"), x)
+    assert all(e.outvars[0].aval.size for e in padded.eqns)
+    assert sum(e.primitive.name == "concatenate" for e in padded.eqns) == 1
+    np.testing.assert_array_equal(emit(padded, {})(x)[0], np.pad(-x, ((0, 0), (2, 1)), mode="edge"))
+
+    def put_together(x):  # of a weak type and a strong one; and of nothing
+        return jax.lax.concatenate([x[:0], jax.lax.full(x.shape, 1.0)], 0), jax.lax.concatenate([x[:0], x[3:]], 0)
+
+    assert jax.lax.full(x.shape, 1.0).weak_type
+    made = program_of(put_together, x)
+    assert [v.aval for v in made.outvars] == [v.aval for v in jax.make_jaxpr(put_together)(x).jaxpr.outvars]
+
+
 PRIMITIVES = {
     "broadcast": lambda x: jax.lax.broadcast_in_dim(x, (2, 3, 4), (1, 2)),
     "constant": lambda x: jax.lax.add(x, np.arange(12, dtype=np.float32).reshape(3, 4)),
@@ -85,6 +101,8 @@ PRIMITIVES = {
     "no reshape": lambda x: jax.lax.reshape_p.bind(x, new_sizes=(3, 4), dimensions=None, sharding=None),
     "reshape of a transpose": lambda x: jax.lax.reshape_p.bind(x, new_sizes=(12,), dimensions=(1, 0), sharding=None),
     "no padding": lambda x: jax.lax.pad_p.bind(x, np.float32(0), padding_config=((0, 0, 0), (0, 0, 0))),
+    "nothing put together": lambda x: jax.lax.concatenate([jax.lax.slice(x, (0, 0), (0, 4)), x], 0),
+    "one thing put together": lambda x: jax.lax.concatenate_p.bind(x, dimension=0),
     "loop": lambda x: jax.lax.fori_loop(0, 3, lambda i, y: jnp.where(y > 0, y, 0), x),
 }
 """Functions of (3, 4): those that are canonical as they are traced, and those of which one thing is not."""

@@ -136,3 +136,19 @@ def test_gradients_of_transposed_convolutions_are_cut_along_the_batch(share):
     assert plan.compiled_bytes <= limit and plan.projected_bytes <= 1.1 * plan.compiled_bytes
     for got, want in zip(jax.tree.leaves(f(*arguments)), jax.tree.leaves(jax.jit(fn)(*arguments)), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+
+
+def test_an_axis_that_edges_are_not_repeated_along_is_cut():
+    """The parts without elements that `jnp.pad` puts beside it would want it whole."""
+
+    def smoothed(x):
+        k = jnp.abs(jnp.fft.rfft(x[:, :, None] * jnp.hanning(64).astype(x.dtype), axis=2))
+        wide = jnp.pad(k, ((0, 0), (2, 2), (0, 0)), mode="edge")
+        return jnp.max(jnp.sort(sum(wide[:, i : i + 100] for i in range(5)), axis=1), axis=(1, 2))
+
+    x = normal(16, 100)
+    program = canonical(jax.make_jaxpr(smoothed)(x))
+    spectrum = next(i for i, e in enumerate(program.eqns) if e.primitive.name == "fft")
+    region = grow(program, program.eqns[spectrum].outvars[0], 0, Growth(small_bytes=1))
+    assert {"concatenate", "sort", "reduce_max"} <= {program.eqns[i].primitive.name for i, *_ in region.instances}
+    np.testing.assert_allclose(exla.jit(smoothed, memory_limit="300KiB")(x), smoothed(x), rtol=1e-5)
