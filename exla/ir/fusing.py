@@ -195,6 +195,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         can_fold = copies or storing.gathers
         is_view = name in VIEWS and not is_conditional
         is_view |= can_fold and name == "transpose" and _is_folded(program, made, outputs, storing)
+        is_view |= copies and name == "neg" and _is_summed(program, made, outputs)
         is_reused = copies and any(v in reused for v in made)
         is_virtual = is_copied = False
         is_apart = storing.joins and name == "transpose" and is_met_turned(program, position, places)
@@ -245,6 +246,12 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         if copies:
             ways.add(program, position, taking if is_virtual or is_copied or is_view else ())
     return _Plan(virtual, copied, taking, views)
+
+
+def _is_summed(program: Program, made: Sequence[Any], outputs: Container[Any]) -> bool:
+    """Whether what is negated is only summed: XLA:CPU sums first."""
+    users = [program.eqns[i] for v in made for i, _ in program.consumers.get(v, ())]
+    return all(user.primitive.name == "reduce_sum" for user in users) and not any(v in outputs for v in made)
 
 
 class _Ways:

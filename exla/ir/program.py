@@ -30,7 +30,11 @@ from exla.ir.convolutions import in_order
 from exla.ir.explicit import forget
 from exla.ir.factors import FACTOR_RULES, EquationContext, Factors, parse
 from exla.ir.fingerprint import equation_fingerprint
+from exla.ir.numbering import numbered, other_name, renamed
 from exla.ir.primitives import ELEMENTWISE, STANDING, named
+
+FAR_SMALLER = 16
+"""What is so many times smaller than something that it is made of is kept, where it would be computed again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,14 +234,14 @@ def canonical(closed: Any, platform: str | None = None) -> Program:
     jaxpr = closed.jaxpr
     if _is_canonical(jaxpr) and _compat.is_under_no_mesh():
         inputs = _compat.constants_as_inputs(jaxpr)
-        return live(batched(Program(jaxpr=inputs, consts=tuple(closed.consts))))
+        return live(_once(batched(Program(jaxpr=inputs, consts=tuple(closed.consts)))))
     inline = functools.partial(_inline, platform=platform or _compat.default_platform())
 
     def flat(*values: Any) -> list[Any]:
         return evaluate(jaxpr, values, inline)
 
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
-    made = live(batched(trace_function(flat, avals, closed.consts)))
+    made = live(_once(batched(trace_function(flat, avals, closed.consts))))
     return Program(jaxpr=_compat.without_dead_results(made.jaxpr), consts=made.consts)
 
 
@@ -248,6 +252,28 @@ def live(program: Program) -> Program:
         return program
     kept = program.jaxpr.replace(eqns=[program.eqns[i] for i in sorted(needed)])
     return Program(jaxpr=kept, consts=program.consts)
+
+
+def _once(program: Program) -> Program:
+    """A program that computes once what is far smaller than what it is made of.
+
+    What is large is computed again for each that reads it, as loops of their own may be what makes it small; but the
+    bandwidth that three passes of a smoother find among all distances takes no memory to keep.
+    """
+    first, _ = numbered(program)
+    names: dict[Any, Any] = {}
+    most: dict[Any, int] = {}  # bytes of the largest value that another is made of, of those that are computed again
+    for eqn in program.eqns if first else ():
+        again = [v for v in variables(eqn.invars) if v in first]
+        largest = max((max(value_bytes(v), most.get(v, 0)) for v in again), default=0)
+        made = [v for v in eqn.outvars if v in first]
+        most.update(dict.fromkeys(made, largest))
+        names.update((v, first[v]) for v in made if FAR_SMALLER * value_bytes(v) <= largest)
+    if not names:
+        return program
+    eqns, outvars = [renamed(e, names) for e in program.eqns], [other_name(v, names) for v in program.outvars]
+    jaxpr = _compat.with_equations(program.jaxpr, invars=program.jaxpr.invars, eqns=eqns, outvars=outvars)
+    return Program(jaxpr=jaxpr, consts=program.consts)
 
 
 def batched(program: Program) -> Program:

@@ -29,12 +29,13 @@ from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.check import check
 from exla.ir.memory import Held
+from exla.ir.numbering import renamed
 from exla.ir.primitives import EXCHANGING, FUSIBLE, named
 from exla.ir.program import Program, value_bytes, variables
 from exla.passes.decisions import Checkpoint
 from exla.passes.opaque import has_numbers, not_before
 from exla.passes.paths import at_site
-from exla.passes.rewritten import applied, renamed
+from exla.passes.rewritten import applied
 from exla.passes.rounding import is_inexact
 from exla.passes.steady import compared_in
 

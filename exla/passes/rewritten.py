@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.check import check
+from exla.ir.numbering import is_same, numbered, operation, other_name, paired, renamed
 from exla.ir.program import Program, as_struct, batched, canonical, live, trace_function, variables
 
 Get = Callable[[Any], Any]
@@ -55,13 +55,6 @@ def rewritten_at(program: Program, computes: Mapping[int, Callable[[Get], list[A
     return check(_traced_anew(program, computes))
 
 
-def renamed(eqn: Any, names: Mapping[Any, Any]) -> Any:
-    """An equation that reads other variables; itself where it reads none of those that are renamed."""
-    if not any(v in names for v in variables(eqn.invars)):
-        return eqn
-    return eqn.replace(invars=[_name(v, names) for v in eqn.invars])
-
-
 def applied(fn: Callable[..., Any], *read: Any, aval: Any = None) -> tuple[list[Any], Any]:
     """Equations that apply a function to variables, and the variable that they make, of a type where one is named."""
     traced = trace_function(
@@ -93,13 +86,13 @@ def _spliced(
     if all(isinstance(v, Literal) or v in known for v in new.outvars):
         new, names = Program(jaxpr=new.jaxpr.replace(eqns=[])), known
     inserted = [renamed(e, names) for e in new.eqns]
-    results = {old: _name(result, names) for old, result in results.items()}
+    results = {old: other_name(result, names) for old, result in results.items()}
     eqns = [*program.eqns[:position], *inserted, *(renamed(e, results) for e in program.eqns[position + 1 :])]
     jaxpr = _compat.with_equations(
         program.jaxpr,
         invars=[*new.invars[: len(new.consts)], *program.invars],
         eqns=eqns,
-        outvars=[_name(v, results) for v in program.outvars],
+        outvars=[other_name(v, results) for v in program.outvars],
     )
     return live(batched(Program(jaxpr=jaxpr, consts=(*new.consts, *program.consts))))
 
@@ -107,43 +100,15 @@ def _spliced(
 def _computed_already(program: Program, position: int, new: Program, names: Mapping[Any, Any]) -> dict[Any, Any]:
     """From what new equations compute to what is computed in the same way in a program, before a position."""
     if "numbered" not in program.known:
-        program.known["numbered"] = _numbered(program)
+        program.known["numbered"] = numbered(program)
     first, seen = program.known["numbered"]
-    known = {v: _name(read, first) for v, read in names.items()}
+    known = {v: other_name(read, first) for v, read in names.items()}
     for eqn in new.eqns:
-        alike = () if eqn.effects else seen.get(_operation(eqn, known), ())
-        other = next((program.eqns[i] for i in alike if i < position and program.eqns[i].params == eqn.params), None)
+        alike = () if eqn.effects else seen.get(operation(eqn, known), ())
+        other = next((o for i in alike if i < position and is_same(o := program.eqns[i], eqn)), None)
         if other is not None:
-            known.update(zip(eqn.outvars, other.outvars, strict=True))
+            known.update(paired(eqn, other))
     return known
-
-
-def _numbered(program: Program) -> tuple[dict[Any, Any], dict[Any, list[int]]]:
-    """From each variable to the first one that is computed in the same way, where that is another; and from
-    operations to the positions of the first of each."""
-    first: dict[Any, Any] = {}
-    seen: dict[Any, list[int]] = {}
-    for i, eqn in enumerate(program.eqns):
-        if not eqn.effects:
-            alike = seen.setdefault(_operation(eqn, first), [])
-            other = next((program.eqns[k] for k in alike if program.eqns[k].params == eqn.params), None)
-            if other is None:
-                alike.append(i)
-            else:
-                first.update(zip(eqn.outvars, other.outvars, strict=True))
-    return first, seen
-
-
-def _operation(eqn: Any, names: Mapping[Any, Any]) -> tuple[Any, ...]:
-    return (eqn.primitive, *(_key(_name(v, names)) for v in eqn.invars))
-
-
-def _key(atom: Any) -> Any:
-    return (atom.aval, np.asarray(atom.val).tobytes()) if isinstance(atom, Literal) else atom
-
-
-def _name(atom: Any, names: Mapping[Any, Any]) -> Any:
-    return atom if isinstance(atom, Literal) else names.get(atom, atom)
 
 
 def _traced_anew(program: Program, computes: Mapping[int, Callable[[Get], list[Any]]]) -> Program:

@@ -57,6 +57,7 @@ BELOW = {
     "cpu": {
         "what is joined along the last axis is stored, and what is sliced for that": "heat_equation",
         "what an associative scan interleaves is stored on every level": "selective_scan",
+        "what LAPACK solves lies by columns, and again by rows for what else reads it": "sgpr_gradient",
     },
 }
 """Target -> reason -> the programs whose projection is too low by more than 4 MiB at one size or both.
