@@ -90,6 +90,15 @@ def called_jaxpr(eqn: Any) -> tuple[Any, Sequence[Any], Sequence[int]] | None:
     return None
 
 
+def computes_again(jaxpr: Any) -> bool:
+    """Whether a program computes something again on purpose: the backward pass of what `jax.checkpoint` wraps."""
+    for eqn in jaxpr.eqns:
+        called = called_jaxpr(eqn)
+        if called is not None and (eqn.params.get("differentiated") or computes_again(called[0])):
+            return True
+    return False
+
+
 def default_platform() -> str:
     """The name under which programs are lowered for the default device: "cpu", "cuda", "rocm" or "tpu"."""
     device = jax.devices()[0]

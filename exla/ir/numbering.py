@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from exla.ir.program import Program
 
 
+DRAWING = frozenset({"rng_uniform"})
+"""Primitives that give other numbers each time."""
+
+
 def numbered(program: Program) -> tuple[dict[Any, Any], dict[Any, list[int]]]:
     """What is computed in the same way as something before.
 
@@ -30,7 +34,7 @@ def numbered(program: Program) -> tuple[dict[Any, Any], dict[Any, list[int]]]:
     first: dict[Any, Any] = {}
     seen: dict[Any, list[int]] = {}
     for i, eqn in enumerate(program.eqns):
-        if eqn.effects:
+        if eqn.effects or eqn.primitive.name in DRAWING:
             continue
         alike = seen.setdefault(operation(eqn, first), [])
         other = next((o for k in alike if is_same(o := program.eqns[k], eqn)), None)

@@ -241,7 +241,8 @@ def canonical(closed: Any, platform: str | None = None) -> Program:
         return evaluate(jaxpr, values, inline)
 
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
-    made = live(_once(batched(trace_function(flat, avals, closed.consts))))
+    made = batched(trace_function(flat, avals, closed.consts))
+    made = live(made if _compat.computes_again(jaxpr) else _once(made))
     return Program(jaxpr=_compat.without_dead_results(made.jaxpr), consts=made.consts)
 
 
@@ -258,7 +259,8 @@ def _once(program: Program) -> Program:
     """A program that computes once what is far smaller than what it is made of.
 
     What is large is computed again for each that reads it, as loops of their own may be what makes it small; but the
-    bandwidth that three passes of a smoother find among all distances takes no memory to keep.
+    bandwidth that three passes of a smoother find among all distances takes no memory to keep. What `jax.checkpoint`
+    computes again may be small beside what it is made of, and large all the same where many layers keep it.
     """
     first, _ = numbered(program)
     names: dict[Any, Any] = {}

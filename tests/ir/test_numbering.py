@@ -84,6 +84,26 @@ def test_what_differs_in_a_parameter_a_number_or_the_way_to_compute_it_is_anothe
     assert count(program_of(twice, points()), "reduce_sum") == 5
 
 
+def test_what_a_checkpoint_computes_again_is_not_kept():
+    def loss(x, wrap):
+        def layer(x):
+            return jnp.tanh(jax.nn.softmax(x @ x.T, axis=1) @ x)
+
+        return jnp.sum(wrap(lambda x: layer(layer(x)))(x) ** 2)
+
+    plain, again = (program_of(jax.grad(lambda x, w=w: loss(x, w)), points()) for w in (lambda f: f, jax.checkpoint))
+    assert count(plain, "tanh") == 2 and count(again, "tanh") == 4
+
+
+def test_numbers_that_are_drawn_differ():
+    def drawn(x):
+        high = jnp.max(distances(x))
+        return [jax.lax.rng_uniform(jnp.float32(0), high, (3,)) for _ in range(2)]
+
+    program = program_of(drawn, points())
+    assert count(program, "rng_uniform") == 2 and count(program, "reduce_max") == 1
+
+
 def test_two_passes_under_a_cap_find_one_bandwidth():
     x, y = points(700), np.random.default_rng(1).standard_normal(700, dtype=np.float32)
     f = exla.jit(smoothed, memory_limit="400KiB", records="off")
