@@ -97,8 +97,7 @@ def test_what_a_checkpoint_computes_again_is_not_kept():
 
 def test_numbers_that_are_drawn_differ():
     def drawn(x):
-        high = jnp.max(distances(x))
-        return [jax.lax.rng_uniform(jnp.float32(0), high, (3,)) for _ in range(2)]
+        return [jax.lax.rng_uniform(jnp.float32(0), jnp.max(distances(x)), (3,)) for _ in range(2)]
 
     program = program_of(drawn, points())
     assert count(program, "rng_uniform") == 2 and count(program, "reduce_max") == 1
