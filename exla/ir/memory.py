@@ -316,14 +316,14 @@ def _reused(
         if any(is_returned(program, v) for v in made):
             return 0
         dying = [d for d in dying if not is_returned(program, d)]
-    is_alike = _is_shaped_as if storing.copies else (lambda d, v: d.aval.shape == v.aval.shape)
-    return sum(b for v, b in made.items() if any(live[d] >= b and is_alike(d, v) for d in dying))
+    return sum(
+        b for v, b in made.items() if any(live[d] >= b and _shape(d, storing) == _shape(v, storing) for d in dying)
+    )
 
 
-def _is_shaped_as(var: Any, other: Any) -> bool:
-    """Whether two values have the same shape, but for axes of one index."""
-    first, second = ([size for size in v.aval.shape if size != 1] for v in (var, other))
-    return first == second
+def _shape(var: Any, storing: Storing) -> list[int]:
+    """The shape that two values must have in common for one to take the other's place; XLA:CPU minds no axes of one."""
+    return [size for size in var.aval.shape if size != 1 or not storing.copies]
 
 
 def _is_cut(program: Program, var: Any, storing: Storing) -> bool:
