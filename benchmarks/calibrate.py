@@ -34,6 +34,7 @@ RATES = (
     *("bytes_per_s", "cached_bytes_per_s", "near_bytes_per_s", "first_touch_bytes_per_s", "spilled_bytes_per_s"),
 )
 TIMES = ("select_row_s", "kernel_s", "trip_s", "one_core", "one_core_kernel_s", "one_core_trip_s")
+SIZES = ("kept_bytes",)
 FEWEST = 4
 """Candidates of an instance below which there is nothing to choose."""
 
@@ -48,7 +49,7 @@ class Measured:
 
     def predicted(self, machine: Machine) -> np.ndarray:
         """(c,) seconds, at the prices of a machine."""
-        priced = replace(self.machine, **{name: getattr(machine, name) for name in (*RATES, *TIMES)})
+        priced = replace(self.machine, **{name: getattr(machine, name) for name in (*RATES, *TIMES, *SIZES)})
         return np.array([predict_with_memory_s(c.program, c.peak, priced) for c in self.candidates])
 
 
@@ -78,7 +79,7 @@ def main() -> int:
                 f"{name:10s} {campaign:10s} {len(found)} programs: first pick {geometric_mean(first):.3f}, worst "
                 f"{max(first):.2f}; best of three {geometric_mean(three):.3f}; Kendall's tau {np.nanmean(tau):.3f}"
             )
-    for name in (*RATES, *TIMES):
+    for name in (*RATES, *TIMES, *SIZES):
         print(f"{name:24s}", *(f"{getattr(one, name):10.3g}" for one in tried.values()))
     return 0
 
@@ -119,7 +120,7 @@ def descended(machine: Machine, found: list[Measured]) -> Machine:
     least, improved = loss(machine), True
     while improved:
         improved = False
-        for name in (*RATES, *TIMES):
+        for name in (*RATES, *TIMES, *SIZES):
             for factor in (0.5, 2.0):
                 other = replace(machine, **{name: getattr(machine, name) * factor})
                 if (found_loss := loss(other)) < least - 1e-6:

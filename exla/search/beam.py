@@ -141,7 +141,7 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
         grown, apart = ([p for p in found if id(p) not in met] for found in (grown, apart))
         failed += [*grown, *apart]
         grown = [p for p in grown if id(p) not in ended]
-        smallest, least = (sorted(found, key=lambda p: _size(p, goal)) for found in (grown, apart))
+        smallest, least = (sorted(found, key=lambda p: _size(space, p, goal)) for found in (grown, apart))
         beam, least = _and_one(smallest, BEAM, _computes_again, _has_sunk), least[:1]
         if not beam and not least:
             break
@@ -165,9 +165,16 @@ def _and_one(found: Sequence[T], count: int, *kinds: Callable[[T], bool]) -> lis
     return chosen
 
 
-def _size(candidate: Candidate, goal: Goal) -> tuple[int, bool, float]:
+def _size(space: Space, candidate: Candidate, goal: Goal) -> tuple[int, bool, float]:
     """The peak, nearly; where it is elsewhere, whether the last loops are beyond the goal; the predicted time."""
-    return round(math.log(max(candidate.peak.bytes, 1)) / NEARLY), _is_beyond(candidate, goal), candidate.seconds
+    nearly = round(math.log(max(candidate.peak.bytes, 1)) / NEARLY)
+    return nearly, _is_beyond(candidate, goal), _to_come_s(space, candidate)
+
+
+def _to_come_s(space: Space, candidate: Candidate) -> float:
+    """The predicted time, and that to hand out what the last loops take: all that counts once the rest is cut too."""
+    taken = max((candidate.peak.course[i] for i in _last_loops(candidate)), default=0)
+    return candidate.seconds + space.machine.touching_s(taken - candidate.peak.outputs_bytes)
 
 
 def _is_beyond(candidate: Candidate, goal: Goal) -> bool:
@@ -274,8 +281,8 @@ def _to_go_on(space: Space, goal: Goal, tried: Probed, going: Going) -> Iterator
     from the fastest of those that leave room for it, and from the smallest of them, alone."""
     found = list(_chunk_sizes(space, goal, tried))
     beside = [c for c in found if tried.is_beside(c, goal)]
-    fastest = min(beside, key=lambda c: c.seconds, default=None)
-    smallest = min(beside, key=lambda c: _size(c, goal), default=None)
+    fastest = min(beside, key=lambda c: _to_come_s(space, c), default=None)
+    smallest = min(beside, key=lambda c: _size(space, c, goal), default=None)
     for candidate in found:
         if candidate is fastest:
             yield candidate, Going.BY_TIME

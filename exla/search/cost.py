@@ -53,7 +53,7 @@ def predict_s(program: Program, machine: Machine) -> float:
 def predict_with_memory_s(program: Program, peak: Peak, machine: Machine) -> float:
     """Predict the seconds one run takes, crowding and memory that is touched first included."""
     seconds = predict_s(program, machine) * machine.crowding(peak.temporary_bytes)
-    return seconds + peak.temporary_bytes / machine.first_touch_bytes_per_s
+    return seconds + machine.touching_s(peak.temporary_bytes - peak.outputs_bytes)
 
 
 def changed_s(before: Program, after: Program, machine: Machine) -> tuple[float, float]:

@@ -75,8 +75,7 @@ def _faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) ->
         return plain
     weighs = can_weigh(attempt, plain)
     least_gain = WORTH_WEIGHING if weighs else space.machine.sure_gain
-    is_stored = plain.compiled_bytes.temporaries >= STORED * root.peak.temporary_bytes
-    plain_s = root.seconds if weighs or is_stored else predict_s(root.program, _at_best(space.machine))
+    plain_s = root.seconds if weighs else _surely_s(plain, space)
     if least_gain == math.inf or plain_s < LEAST_S:
         return plain
     candidate = fastest(space, plain_s / least_gain)
@@ -118,6 +117,14 @@ def fastest(space: Space, most_s: float) -> Candidate | None:
             found += [c for c in space.ranked(start, goal, MOST_SPLITS) if len(c.splits) <= MOST_SPLITS]
     met = (c for c in found if c.seconds <= most_s and space.is_met(c) and _is_priced(c.program))
     return min(met, key=speed, default=None)
+
+
+def _surely_s(plain: Choice, space: Space) -> float:
+    """What a plain program takes at least; what it stores is priced where the compiler counts that it is stored."""
+    temporaries = plain.compiled_bytes.temporaries
+    is_stored = temporaries >= STORED * space.root.peak.temporary_bytes
+    machine = space.machine if is_stored else _at_best(space.machine)
+    return predict_s(space.root.program, machine) + machine.touching_s(temporaries)
 
 
 def _at_best(machine: Machine) -> Machine:

@@ -30,6 +30,13 @@ from exla.targets.machine import Machine, Work
 CPU_INFO = Path("/proc/cpuinfo")
 CGROUP_FILE = Path("/proc/self/cgroup")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+KEPT_BYTES = 32 << 20
+"""What glibc gives back to the system at once, and asks for anew, is larger than this (`M_MMAP_THRESHOLD`, at most)."""
+SMALL_PAGES_BYTES_PER_S = 1.7e9
+"""How fast Linux hands out memory in pages of 4 KiB (1.55 to 1.9 on an EPYC, of 64 to 256 MiB), and in huge ones."""
+HUGE_PAGES_BYTES_PER_S = 8e9
 
 SURE_GAIN = 2.0
 """As `Machine.sure_gain`, on two cores. Of 566 instances of the six campaigns on an EPYC and a Xeon
@@ -77,6 +84,8 @@ class Cpu:
             near_bytes=threads * caches.get(2, 1 << 20),
             threads=threads,
             sure_gain=max(SURE_GAIN, threads),
+            kept_bytes=KEPT_BYTES,
+            first_touch_bytes_per_s=HUGE_PAGES_BYTES_PER_S if has_huge_pages() else SMALL_PAGES_BYTES_PER_S,
         )
 
     def fingerprint(self) -> Mapping[str, str]:
@@ -119,6 +128,15 @@ def has_wide_vectors() -> bool:
     """Whether this processor computes on 512 bits at once (AVX-512)."""
     try:
         return re.search(r"^flags\s*:.*\bavx512f\b", CPU_INFO.read_text(), re.MULTILINE) is not None
+    except OSError:
+        return False
+
+
+@cache
+def has_huge_pages() -> bool:
+    """Whether Linux hands out huge pages without being asked for them."""
+    try:
+        return "[always]" in HUGE_PAGES.read_text()
     except OSError:
         return False
 

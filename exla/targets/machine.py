@@ -62,6 +62,7 @@ class Machine:
       bytes_per_s: memory traffic beyond the caches.
       cached_bytes_per_s: traffic within them.
       first_touch_bytes_per_s: how fast the system hands out memory that was not in use before.
+      kept_bytes: temporaries up to which the allocator keeps the memory of one run for the next.
       cache_bytes: working set of one chunk that stays in fast memory.
       near_bytes: of the cores' own caches, in which what a loop combines its outputs in stays; 0 where there are none.
       near_bytes_per_s: traffic within them.
@@ -113,6 +114,7 @@ class Machine:
     bytes_per_s: float = 8e9
     cached_bytes_per_s: float = 1.5e10
     first_touch_bytes_per_s: float = 6e9
+    kept_bytes: int = 0
     cache_bytes: int = 8 << 20
     near_bytes: int = 2 << 20
     near_bytes_per_s: float = 8e10
@@ -150,6 +152,10 @@ class Machine:
         if self.roomy_bytes is None or temporary_bytes <= self.roomy_bytes:
             return 1.0
         return 1 + CROWDED * math.log2(temporary_bytes / self.roomy_bytes)
+
+    def touching_s(self, temporary_bytes: float) -> float:
+        """Seconds that the system takes to hand out a run's temporaries, which are one allocation."""
+        return temporary_bytes / self.first_touch_bytes_per_s if temporary_bytes > self.kept_bytes else 0.0
 
     @classmethod
     def of(cls, facts: Facts) -> Machine:

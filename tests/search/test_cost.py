@@ -9,7 +9,7 @@ import pytest
 
 import exla
 from exla.ir.program import canonical
-from exla.search.cost import predict_s
+from exla.search.cost import predict_s, predict_with_memory_s, projected
 from exla.targets.base import find_target
 from exla.targets.machine import Machine
 
@@ -174,3 +174,17 @@ def test_a_convolution_takes_as_long_as_the_products_of_its_windows_with_its_ker
     )
     least = 2 * images * places**2 * 9 * depth * outputs / machine.flops
     assert least <= one < 1.2 * other  # which reads each place nine times
+
+
+@pytest.mark.parametrize(("rows", "is_new"), [(1000, False), (1050, True)])
+def test_memory_that_the_allocator_keeps_is_not_handed_out_anew(rows, is_new):
+    """A matrix that is sorted along its columns, beside a result of 64 MiB, which is another allocation."""
+    x, y = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, 4096), (4096, 4096)))
+    program = canonical(jax.make_jaxpr(lambda x, y: (jnp.sort(x + 1, 0)[7], y + 1))(x, y), "cpu")
+    machine = Machine(kept_bytes=32 << 20)
+    peak = projected(program, machine)
+    taken = peak.temporary_bytes - peak.outputs_bytes
+    assert taken == pytest.approx(2 * rows * 4096 * 4, rel=0.01)
+    handed_out_s = predict_with_memory_s(program, peak, machine) - predict_s(program, machine)
+    expected_s = taken / machine.first_touch_bytes_per_s if is_new else 0
+    assert handed_out_s == pytest.approx(expected_s, rel=0.01)

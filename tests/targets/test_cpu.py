@@ -299,3 +299,17 @@ def test_a_plan_for_wide_vectors_is_replayed_where_there_are_none(monkeypatch, t
 def test_no_vectors_are_known_where_the_system_does_not_say(monkeypatch, tmp_path):
     monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "none")
     assert cpu.has_wide_vectors.__wrapped__() is False
+
+
+@pytest.mark.parametrize(
+    ("said", "is_fast"), [("[always] madvise never", True), ("always [madvise] never", False), (None, False)]
+)
+def test_huge_pages_are_handed_out_faster(monkeypatch, tmp_path, said, is_fast):
+    if said is not None:
+        (tmp_path / "enabled").write_text(said)
+    monkeypatch.setattr(cpu, "HUGE_PAGES", tmp_path / "enabled")
+    cpu.has_huge_pages.cache_clear()
+    machine = cpu.Cpu().machine()
+    cpu.has_huge_pages.cache_clear()
+    assert machine.first_touch_bytes_per_s == (cpu.HUGE_PAGES_BYTES_PER_S if is_fast else cpu.SMALL_PAGES_BYTES_PER_S)
+    assert machine.touching_s(machine.kept_bytes) == 0 < machine.touching_s(machine.kept_bytes + 1)
