@@ -14,6 +14,7 @@ from exla import _compat
 from exla.ir.asked import left_to_branches
 from exla.ir.blocks import Written, blocks_in, write
 from exla.ir.program import Program, evaluate, interpret
+from exla.ir.turns import after, turns_in
 
 Expansion = Callable[..., list[Any]]
 
@@ -58,7 +59,8 @@ def emit(
     Args:
       program: the program.
       expand: primitive name -> how an equation of exla's own is run: (equation, operands, run_program).
-      in_blocks: whether long reductions and products with vectors are written in blocks (`exla.ir.blocks`).
+      in_blocks: whether it is for XLA:CPU: long reductions and products with vectors are written in blocks
+        (`exla.ir.blocks`), and library calls that share the threads take turns (`exla.ir.turns`).
       types: abstract values that say which results are weakly typed; None = those of the program's results.
 
     Returns:
@@ -68,10 +70,14 @@ def emit(
     results_of = types or [v.aval for v in program.outvars]
     blocks: dict[Any, Written] = {}
     later: set[Any] = set()
+    turns: dict[Any, Any] = {}
+    awaited: dict[Any, Any] = {}
 
     def read(inner: Program) -> None:
-        blocks.update(blocks_in(inner) if in_blocks else {})
         later.update(left_to_branches(inner))
+        if in_blocks:
+            blocks.update(blocks_in(inner))
+            turns.update(turns_in(inner, later))
 
     def run_program(inner: Program, values: Sequence[Any]) -> list[Any]:
         read(inner)
@@ -80,7 +86,13 @@ def emit(
     def step(eqn: Any, operands: list[Any]) -> list[Any]:
         if later and eqn.outvars and eqn.outvars[0] in later:
             return [Later(eqn=eqn, result=k, operands=operands, step=at_once) for k in range(len(eqn.outvars))]
-        return at_once(eqn, operands)
+        first = eqn.outvars[0] if turns and eqn.outvars else None
+        if first in turns:
+            operands = after(eqn, operands, awaited.pop(turns[first]))
+        results = at_once(eqn, operands)
+        if first in turns.values():
+            awaited[first] = results[0]
+        return results
 
     def at_once(eqn: Any, operands: list[Any]) -> list[Any]:
         expansion = expand.get(eqn.primitive.name)
@@ -88,7 +100,7 @@ def emit(
             return expansion(eqn, operands, run_program)
         if blocks and eqn.outvars and (block := blocks.get(eqn.outvars[0])) is not None:
             return write(eqn, operands, block)
-        if any(_needs_expansion(body.jaxpr, expand, blocks) for body in _compat.bodies(eqn)):
+        if any(_needs_expansion(body.jaxpr, expand, (blocks, turns)) for body in _compat.bodies(eqn)):
             return interpret(eqn, operands, step)
         return _compat.bind(eqn, *operands)
 
@@ -100,11 +112,11 @@ def emit(
     return run
 
 
-def _needs_expansion(jaxpr: Any, expand: Collection[str], blocks: Collection[Any]) -> bool:
-    """Whether a body holds an equation of exla's own or one that is written in blocks, at any depth."""
+def _needs_expansion(jaxpr: Any, expand: Collection[str], written: Sequence[Collection[Any]]) -> bool:
+    """Whether a body holds an equation of exla's own or one that is written otherwise, at any depth."""
     return any(
         eqn.primitive.name in expand
-        or any(v in blocks for v in eqn.outvars)
-        or any(_needs_expansion(b.jaxpr, expand, blocks) for b in _compat.bodies(eqn))
+        or any(v in known for v in eqn.outvars for known in written)
+        or any(_needs_expansion(b.jaxpr, expand, written) for b in _compat.bodies(eqn))
         for eqn in jaxpr.eqns
     )
