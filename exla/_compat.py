@@ -90,6 +90,27 @@ def called_jaxpr(eqn: Any) -> tuple[Any, Sequence[Any], Sequence[int]] | None:
     return None
 
 
+def opened(eqn: Any) -> Any | None:
+    """What a library's own primitive computes, as a closed jaxpr; None of JAX's own, and where that is not known.
+
+    Libraries define primitives for the sake of a rule, of differentiation above all: lineax's `linear_solve` and those
+    of equinox. What such a primitive does outside a trace is mostly a function of JAX's, which can be traced.
+    """
+    primitive, function = eqn.primitive, eqn.primitive.impl
+    while (inner := getattr(function, "func", None) or getattr(function, "__wrapped__", None)) is not None:
+        function = inner
+    if eqn.effects or (getattr(function, "__module__", None) or "jax").partition(".")[0] in ("jax", "exla"):
+        return None
+    try:
+        closed = jax.make_jaxpr(lambda *values: primitive.impl(*values, **eqn.params))(*(v.aval for v in eqn.invars))
+    except Exception:  # the library's own, which need not work under a trace
+        return None
+    results = (closed.jaxpr.outvars, eqn.outvars)
+    made, wanted = ([(v.aval.shape, v.aval.dtype) for v in found] for found in results)
+    is_other = all(inner.primitive is not primitive for inner in closed.jaxpr.eqns)
+    return closed if made == wanted and is_other else None
+
+
 def computes_again(jaxpr: Any) -> bool:
     """Whether a program computes something again on purpose: the backward pass of what `jax.checkpoint` wraps."""
     for eqn in jaxpr.eqns:

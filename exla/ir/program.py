@@ -466,6 +466,10 @@ def _inline(eqn: Any, operands: list[Any], source: Any = None, platform: str = "
             values = [*consts, *(operands[k] for k in positions)]
             return evaluate(jaxpr, values, functools.partial(_inline, source=source, platform=platform, varies=varies))
     inline = functools.partial(_inline, source=source, platform=platform, varies=varies)
+    if (computed := _compat.opened(eqn)) is not None:
+        inside = functools.partial(_inline, source=source or eqn.source_info, platform=platform, varies=varies)
+        with _compat.equation_context(eqn, source):
+            return evaluate(computed.jaxpr, [*computed.consts, *operands], inside)
     branch = _compat.platform_branch(eqn, platform)
     if branch is not None:
         with _compat.equation_context(eqn, source):

@@ -1,10 +1,10 @@
 """Library calls in turn: how exla keeps XLA:CPU from waiting for ever.
 
-XLA:CPU runs at the same time what does not depend on each other, on a pool of threads. jaxlib's calls of LAPACK for many
-matrices hand parts of their work to the same pool and wait for them, on a thread of that pool. Where as many of them wait
-as there are threads, nobody is left to do the parts: two Cholesky factorisations of 2,000 matrices of 32 x 32 that do not
-depend on each other hang under `jax.jit` on two cores (jaxlib 0.10.2). One such call in a program may become several in
-what exla makes of it, so these take turns: the next one depends on the one before.
+XLA:CPU runs at the same time what does not depend on each other, on a pool of threads. jaxlib's calls of LAPACK for
+many matrices hand parts of their work to the same pool and wait for them, on a thread of that pool. Where as many of
+them wait as there are threads, nobody is left to do the parts: two Cholesky factorisations of 2,000 matrices of 32 x 32
+that do not depend on each other hang under `jax.jit` on two cores (jaxlib 0.10.2). One such call in a program may
+become several in what exla makes of it, so these take turns: the next one depends on the one before.
 
 The dependence must be one that XLA and what comes after it keep, and must not change a value: an operand is selected by
 whether a count of ones in a number of the result before is at most 64.
@@ -26,8 +26,8 @@ from exla.ir.primitives import named
 from exla.ir.program import Program, value_bytes
 
 SHARING = named("triangular_solve cholesky")
-"""Primitives whose calls for many matrices share their work among the pool's threads and wait for it. Those of lu, geqrf,
-eigh, svd and fft did not hang in the same test."""
+"""Primitives whose calls for many matrices share their work among the pool's threads and wait for it. Those of lu,
+geqrf, eigh, svd and fft did not hang in the same test."""
 LEAST_BYTES = 1 << 16
 """Of operands, below which a call does all by itself; 400 KB of them were done so, 860 KB were not."""
 
