@@ -400,8 +400,8 @@ EXAMPLES = {
             (array(5, 4, 4, 6), array(3, 3, 6, 7)),
         ),
         (
-            lambda x, w: lax.conv_general_dilated(x, w, (2,), "VALID", feature_group_count=2),
-            (array(3, 4, 9), array(6, 2, 3)),
+            lambda x, w: lax.conv_general_dilated(x, w, (2,), "VALID", feature_group_count=4),
+            (array(3, 8, 9), array(12, 2, 3)),
         ),
         (two_layers, (array(1, 9, 5, 2), array(3, 3, 2, 4), array(2, 3, 4, 3))),
         (
@@ -417,8 +417,8 @@ EXAMPLES = {
             (array(2, 3, 7), array(4, 3, 3)),
         ),
         (
-            lambda x, w: lax.conv_general_dilated(x, w, (1,), [(1, 1)], batch_group_count=2),
-            (array(4, 6, 7), array(6, 6, 3)),
+            lambda x, w: lax.conv_general_dilated(x, w, (1,), [(1, 1)], batch_group_count=3),
+            (array(6, 6, 7), array(6, 6, 3)),
         ),
     ],
     "reduce_window_sum": [
@@ -621,8 +621,8 @@ CUTTABLE = {
     ("triangular_solve", 1): {"c"},
     ("fft", 0): {"b0"},
     ("conv_general_dilated", 0): {"n", "o", "c", "s0", "s1", "t0", "t1"},
-    ("conv_general_dilated", 1): {"n", "s0", "t0"},
-    ("conv_general_dilated", 6): {"c", "s0", "t0"},
+    ("conv_general_dilated", 1): {"g", "n", "s0", "t0"},
+    ("conv_general_dilated", 6): {"g", "c", "s0", "t0"},
     ("reduce_sum", 0): {"a0", "a1", "a2"},
     ("argmax", 0): {"a0", "a1", "a2"},
     ("dot_general", 0): {"b0", "i1", "j3", "k0", "k1"},

@@ -152,3 +152,28 @@ def test_an_axis_that_edges_are_not_repeated_along_is_cut():
     region = grow(program, program.eqns[spectrum].outvars[0], 0, Growth(small_bytes=1))
     assert {"concatenate", "sort", "reduce_max"} <= {program.eqns[i].primitive.name for i, *_ in region.instances}
     np.testing.assert_allclose(exla.jit(smoothed, memory_limit="300KiB")(x), smoothed(x), rtol=1e-5)
+
+
+def test_gradients_of_a_kernel_for_each_example_are_cut_along_the_examples():
+    """Gradients that are clipped one by one, as private training does: of as many groups as there are examples."""
+
+    def conv(image, kernel):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.nn.relu(lax.conv_general_dilated(image, kernel, (2, 2), "SAME", dimension_numbers=numbers))
+
+    def clipped(kernels, images):
+        def loss(kernels, image):
+            return jnp.sum(conv(conv(image[None], kernels[0]), kernels[1]) ** 2)
+
+        each = jax.vmap(jax.grad(loss), (None, 0))(kernels, images)
+        norms = jnp.sqrt(sum(jnp.sum(g * g, axis=(1, 2, 3, 4)) for g in each))
+        return [jnp.tensordot(1 / jnp.maximum(1, norms), g, 1) for g in each]
+
+    arguments = ([normal(3, 3, 1, 8) / 10, normal(3, 3, 8, 16, seed=1) / 10], normal(250, 16, 16, 1, seed=2))
+    counted = jax.jit(clipped).lower(*arguments).compile().memory_analysis()
+    limit = counted.argument_size_in_bytes + counted.output_size_in_bytes + counted.temp_size_in_bytes // 10
+    f = exla.jit(clipped, memory_limit=limit, records="off")
+    plan = f.plan(*arguments)
+    assert plan.compiled_bytes <= limit and sum(isinstance(d, Split) for d in plan.decisions) == 1
+    for got, want in zip(f(*arguments), jax.jit(clipped)(*arguments), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())

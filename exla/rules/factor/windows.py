@@ -9,7 +9,7 @@ axes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from exla import _compat
@@ -18,6 +18,8 @@ from exla.ir.identities import full, highest, lowest
 
 
 def _replay_convolution(chunk: Chunk, operand: Any, kernel: Any) -> Sequence[Any]:
+    if chunk.factor == "g":
+        return chunk.bind(operand, kernel, **{_grouped(chunk.context.params): chunk.size})
     place = chunk.factors.operands[chunk.factor][0]
     if place is None or place.halo is None:
         return chunk.bind(operand, kernel)
@@ -26,22 +28,30 @@ def _replay_convolution(chunk: Chunk, operand: Any, kernel: Any) -> Sequence[Any
     return chunk.bind(chunk.mask_outside(0, operand, 0), kernel, padding=tuple(padding))
 
 
+def _grouped(params: Mapping[str, Any]) -> str:
+    """The parameter of a convolution that says how many groups it has; only one of them is more than one."""
+    return "batch_group_count" if params["batch_group_count"] > 1 else "feature_group_count"
+
+
 @FACTOR_RULES.register("conv_general_dilated")
 def conv_general_dilated(context: EquationContext) -> FactorRule:
-    """`n c _ _, o c h1 w1 -> n o h w` with c, h1, w1 summed; with groups only what they leave independent."""
+    """`n c _ _, o c h1 w1 -> n o h w` with c, h1, w1 summed; `n (g c) _ _, (g o) c h1 w1 -> n (g o) h w` in groups.
+
+    A gradient of the kernel for each example of a batch has as many groups as there are examples. Groups of the batch
+    are `(g n) c _ _, (g o) c h1 w1 -> n (g o) h w`.
+    """
     p = context.params
     numbers = p["dimension_numbers"]
     left: list[str | None] = [None] * len(context.operands[0].shape)
     right: list[str | None] = [None] * len(context.operands[1].shape)
     result: list[str | None] = [None] * len(context.results[0].shape)
-    reduced = {}
-    if p["batch_group_count"] == 1:
-        left[numbers.lhs_spec[0]] = result[numbers.out_spec[0]] = "n"
-        if p["feature_group_count"] == 1:
-            right[numbers.rhs_spec[0]] = result[numbers.out_spec[1]] = "o"
-    if p["feature_group_count"] == 1:
-        left[numbers.lhs_spec[1]] = right[numbers.rhs_spec[1]] = "c"
-        reduced = {"c": "sum"}
+    reduced = {"c": "sum"}
+    groups = p[_grouped(p)]
+    sizes = {"g": groups, "o": context.operands[1].shape[numbers.rhs_spec[0]] // groups} if groups > 1 else {}
+    left[numbers.lhs_spec[0]] = "(g n)" if p["batch_group_count"] > 1 else "n"
+    left[numbers.lhs_spec[1]] = "(g c)" if p["feature_group_count"] > 1 else "c"
+    right[numbers.rhs_spec[0]] = result[numbers.out_spec[1]] = "(g o)" if groups > 1 else "o"
+    result[numbers.out_spec[0]], right[numbers.rhs_spec[1]] = "n", "c"
     windows = {}
     spatial = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
     for k, (axis, kernel_axis, out_axis) in enumerate(spatial):
@@ -60,6 +70,7 @@ def conv_general_dilated(context: EquationContext) -> FactorRule:
         equation=f"{tokens(left)}, {tokens(right)} -> {tokens(result)}",
         reduced=reduced,
         replay=_replay_convolution,
+        sizes=sizes,
         windows=windows,
         whole="a convolution's windows reach across its spatial axes",
     )
