@@ -297,13 +297,16 @@ def _depths(program: Program) -> dict[Any, int]:
 
 
 def _computed_again(program: Program, segment: Segment, late: Any) -> tuple[list[Any], dict[Any, Any]]:
-    """The equations that compute a segment again, once something late is there; and the values that they make."""
+    """The equations that compute a segment again, once something late is there; and the values that they make.
+
+    Only an operand that has elements on the device can wait: what is made of the others is what was there before.
+    """
     eqns, made, gates = list[Any](), dict[Any, Any](), dict[Any, Any]()
     for position in segment.positions:
         eqn = program.eqns[position]
         operands = program.operands[position]
         if not any(v in made or v in gates for v in operands):
-            fitting = [v for v in operands if not _compat.is_extended(v.aval.dtype)]
+            fitting = [v for v in operands if value_bytes(v) and not _compat.is_extended(v.aval.dtype)]
             if fitting:
                 var = min(fitting, key=value_bytes)
                 added, gates[var] = applied(not_before, var, late, aval=var.aval)

@@ -56,12 +56,15 @@ def rewritten_at(program: Program, computes: Mapping[int, Callable[[Get], list[A
 
 
 def applied(fn: Callable[..., Any], *read: Any, aval: Any = None) -> tuple[list[Any], Any]:
-    """Equations that apply a function to variables, and the variable that they make, of a type where one is named."""
+    """Equations that apply a function to variables, and what they make, of a type where one is named.
+
+    What they make is one of those variables where the function gives back what it is given, and there are none then.
+    """
     traced = trace_function(
         lambda *x: [fn(*x) if aval is None else _compat.as_weak_as(fn(*x), aval)], [v.aval for v in read]
     )
     names = dict(zip(traced.invars, read, strict=True))
-    return [renamed(e, names) for e in traced.eqns], traced.outvars[0]
+    return [renamed(e, names) for e in traced.eqns], other_name(traced.outvars[0], names)
 
 
 def _spliced(

@@ -13,6 +13,7 @@ from exla.call import read
 from exla.errors import ReplayMiss
 from exla.ir.emit import emit
 from exla.ir.memory import project
+from exla.ir.numbering import numbered
 from exla.passes.checkpoint import enumerate_checkpoints
 from exla.passes.decisions import Checkpoint
 from exla.passes.replay import replay
@@ -166,6 +167,25 @@ def test_a_number_that_has_decided_something_which_is_kept_is_kept_too():
     assert (names.count("sin"), names.count("cos")) == (1, 2), "what was chosen from is not computed again"
     with jax.enable_x64(True):
         assert_computes(changed, fn, (FIELD,))
+
+
+def test_operands_without_elements_do_not_wait():
+    """What updates all elements has indices without elements: by these, nothing could be told from what was before."""
+
+    def loss(layers, field):
+        for first, second in layers:
+            field = jnp.tanh(first @ field.at[...].multiply(field) @ second)
+        return (field**2).mean()
+
+    fn, args = jax.value_and_grad(loss), (LAYERS, FIELD)
+    with jax.enable_x64(True):
+        program = program_of(fn, args)
+        for decision in offered(program)[:3]:
+            changed = replay(program, decision)
+            as_before, _ = numbered(changed)
+            names = [eqn.primitive.name for eqn in changed.eqns if as_before.keys() & set(eqn.outvars)]
+            assert "scatter-mul" not in names, "the compiler would take it for what it has already"
+            assert_computes(changed, fn, args)
 
 
 def test_small_values_wait():

@@ -12,7 +12,8 @@ from exla.ir.emit import emit
 from exla.ir.program import canonical
 from exla.passes import reorder, replace, swap
 from exla.passes import rewritten as module
-from exla.passes.rewritten import rewritten
+from exla.passes.opaque import not_before
+from exla.passes.rewritten import applied, rewritten
 
 SQUARES = 2
 """Position of the square in `shifted`."""
@@ -151,3 +152,10 @@ def test_what_is_there_only_later_is_computed():
     program = program_of(fn, x, x)
     made = rewritten(program, 0, [program.invars[0]], lambda get: [jnp.cos(get(program.invars[0]))])
     assert [e.primitive.name for e in made.eqns] == ["cos", "mul", "cos"]
+
+
+def test_what_a_function_gives_back_is_what_it_was_given():
+    """A choice between arrays without elements is the first of them."""
+    program = program_of(lambda i, x: (i + 1, x), jnp.zeros(0, int), jnp.ones(3))
+    empty, numbers = program.invars
+    assert applied(not_before, empty, numbers, aval=empty.aval)[1] is empty
