@@ -3,8 +3,8 @@
 XLA:CPU runs at the same time what does not depend on each other, on a pool of threads. jaxlib's calls of LAPACK for
 many matrices hand parts of their work to the same pool and wait for them, on a thread of that pool. Where as many of
 them wait as there are threads, nobody is left to do the parts: two Cholesky factorisations of 2,000 matrices of 32 x 32
-that do not depend on each other hang under `jax.jit` on two cores (jaxlib 0.10.2). One such call in a program may
-become several in what exla makes of it, so these take turns: the next one depends on the one before.
+that do not depend on each other hang under `jax.jit` on two cores (jaxlib 0.10.2; that of jax 0.12 does not). One such
+call in a program may become several in what exla makes of it, so these take turns: the next depends on the one before.
 
 The dependence must be one that XLA and what comes after it keep, and must not change a value: an operand is selected by
 whether a count of ones in a number of the result before is at most 64.
