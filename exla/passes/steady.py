@@ -29,6 +29,7 @@ What is sealed (`exla.passes.seal`) is computed by the same code wherever it is 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -191,6 +192,11 @@ def places(reach: Reach) -> frozenset[tuple[Name, Place]]:
     return frozenset().union(*(array.places for array in reach))
 
 
+def _names(reach: Reach) -> set[Name]:
+    """The equations that a value is made of."""
+    return {name for array in reach for name, _ in array.places}
+
+
 def _other_turn(reach: Reach) -> Reach:
     """What a value is made of, seen from where the arrays of one turn are not those of the next."""
     return frozenset(Array((-1, *at), frozenset(((name, at),))) for name, at in places(reach))
@@ -309,12 +315,14 @@ class Walk:
 
     def _compare(self, left: Reach, right: Reach, place: Place, source: str) -> None:
         known, _ = self.compared.get(place, (frozenset[Name](), source))
-        shared = {name for name, _ in places(left)} & {name for name, _ in places(right)}
+        shared = _names(left) & _names(right)
         self.compared[place] = (known | shared, source)
-        both = left | right
-        for name in shared:
-            if len({array.key for array in both if any(name == n for n, _ in array.places)}) > 1:
-                self.holds &= len({at for n, at in places(both) if n == name}) == 1
+        arrays, found = defaultdict[Name, set[Place]](set), defaultdict[Name, set[Place]](set)
+        for array in left | right if shared else ():
+            for name, at in array.places:
+                arrays[name].add(array.key)
+                found[name].add(at)
+        self.holds &= all(len(arrays[name]) == 1 or len(found[name]) == 1 for name in shared)
 
 
 def compared(program: Program, comparison: int) -> list[int]:
