@@ -273,11 +273,16 @@ def _unused(
     waiting: Mapping[Any, int], live: Mapping[Any, int], last: Mapping[Any, int], whens: Mapping[Any, int]
 ) -> int:
     """Bytes of outputs still to be computed that have memory already, in which nothing else is stored till then."""
-    free, unused = dict(live), 0
+    latest = max(whens[output] for output in waiting)
+    free = [(b, last.get(v, -1)) for v, b in live.items() if b and last.get(v, -1) <= latest]
+    free.sort(key=lambda pair: -pair[0])
+    unused, first = 0, 0  # what is before the first is too large for what is left
     for output, size in sorted(waiting.items(), key=lambda pair: -pair[1]):
-        fitting = [v for v, b in free.items() if b <= size and last.get(v, -1) <= whens[output]]
-        inside = max(fitting, key=free.__getitem__, default=None)
-        unused += size - (free.pop(inside) if inside is not None else 0)
+        while first < len(free) and free[first][0] > size:
+            first += 1
+        until = whens[output]
+        inside = next((k for k in range(first, len(free)) if free[k][1] <= until), None)
+        unused += size - (free.pop(inside)[0] if inside is not None else 0)
     return unused
 
 

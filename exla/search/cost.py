@@ -29,6 +29,7 @@ from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine, Work
 
 FUSED_CHEAPLY = FUSIBLE - TRANSCENDENTAL
+FUSING = FUSIBLE | REDUCERS
 PRODUCTS = named("dot_general")
 EXPONENTIALS = named("exp exp2 expm1 logistic")
 UNROLLED = 8
@@ -277,7 +278,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         return made / machine.transcendentals
     if name in FUSIBLE:
         users = {program.eqns[i].primitive.name for v in eqn.outvars for i, _ in program.consumers.get(v, ())}
-        stored = 0 if users and users <= FUSIBLE | REDUCERS else sum(value_bytes(v) for v in eqn.outvars)
+        stored = 0 if users and users <= FUSING else sum(value_bytes(v) for v in eqn.outvars)
         is_logic = all(getattr(v.aval, "dtype", None) == np.bool_ for v in eqn.invars)  # masks of whole vectors
         return (0 if is_logic else made / machine.elements) + _traffic_s(stored, machine)
     if name in REDUCERS:
