@@ -39,7 +39,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.ir.memory import Path
 from exla.ir.primitives import FUSIBLE
-from exla.ir.program import Program, variables
+from exla.ir.program import Program, program_of, variables
 from exla.ir.scopes import equation_number
 from exla.passes.paths import program_at
 from exla.passes.rounding import LOOKED_THROUGH, depends_on_place, is_inexact, is_narrow, is_sealed, made_by
@@ -139,7 +139,7 @@ def _compares_anywhere(eqn: Any) -> bool:
     return (
         _is_comparison(eqn)
         or ("loop" in eqn.params and _compares(eqn.params["loop"].body))
-        or any(_compares(Program(jaxpr=body.jaxpr)) for body in _compat.bodies(eqn))
+        or any(_compares(program_of(body.jaxpr)) for body in _compat.bodies(eqn))
     )
 
 
@@ -284,7 +284,7 @@ class Walk:
             for k, turn in enumerate(turns):
                 there, takes = (*place, k), [places(before[p]) for p in turn.takes]
                 inner = [frozenset((Array((*there, -1 - j), at),)) if at else NOWHERE for j, at in enumerate(takes)]
-                made = self.run(Program(jaxpr=turn.body.jaxpr), inner, there)
+                made = self.run(program_of(turn.body.jaxpr), inner, there)
                 for reach, becomes, gives in zip(map(_other_turn, made), turn.becomes, turn.gives, strict=True):
                     if becomes is not None:
                         reach = given[becomes] = given[becomes] | reach

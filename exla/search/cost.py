@@ -23,7 +23,7 @@ from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, fused_of, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import adds_nothing, copied_bytes
-from exla.ir.program import Program, value_bytes
+from exla.ir.program import Program, program_of, value_bytes
 from exla.ir.split_products import Cutting, idleness
 from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine, Work
@@ -172,7 +172,7 @@ def _turns(eqn: Any) -> tuple[float, list[Program]]:
         return loop.size / loop.chunk, [loop.body]
     if eqn.primitive.name not in ("scan", "while", "cond", "shard_map", "exla_sealed"):
         return 0, []
-    return int(eqn.params.get("length", 1)), [Program(jaxpr=j) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
+    return int(eqn.params.get("length", 1)), [program_of(j) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
 
 
 def _elements(v: Any) -> int:
