@@ -16,7 +16,7 @@ from typing import Any
 from exla import _compat
 from exla._compat import Literal
 from exla.ir.primitives import ELEMENTWISE
-from exla.ir.program import Program
+from exla.ir.program import Program, program_of
 
 
 def is_asked(program: Program, eqn: Any) -> bool:
@@ -73,7 +73,7 @@ def left_to_branches(program: Program) -> set[Any]:
     found = {v for at, home in asking.items() if at != home for v in program.eqns[at].outvars}
     for eqn in program.eqns:
         for body in () if eqn.primitive.name == "exla_unless" else _compat.bodies(eqn):
-            found |= left_to_branches(Program(jaxpr=body.jaxpr))
+            found |= left_to_branches(program_of(body.jaxpr))
     return found
 
 

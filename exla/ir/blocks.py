@@ -41,7 +41,7 @@ from exla import _compat
 from exla.ir import convolutions
 from exla.ir.primitives import EXTREMES, FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import axes_of, sizes_of
-from exla.ir.program import Program
+from exla.ir.program import Program, program_of
 from exla.ir.storing import LONGEST_FUSED_REDUCTION
 
 WRITTEN = EXTREMES | named("reduce_sum")
@@ -264,7 +264,7 @@ def blocks_in(program: Program) -> dict[Any, Written]:
         elif (axis := first_axis(program, eqn)) is not None:
             found[eqn.outvars[0]] = Apart(axis)
         for body in _compat.bodies(eqn):
-            found.update(blocks_in(Program(jaxpr=body.jaxpr)))
+            found.update(blocks_in(program_of(body.jaxpr)))
     return found
 
 

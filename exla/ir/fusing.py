@@ -20,7 +20,9 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -276,7 +278,10 @@ class _Ways:
         Source: `InstructionFusion::CanFuseOnAllPaths`.
         """
         readers = {i for v in values for i, _ in program.consumers.get(v, ())}
-        return len(readers) > 1 and any(self._stored[one] >> other & 1 for one in readers for other in readers)
+        if len(readers) < 2:
+            return False
+        others = functools.reduce(operator.or_, (1 << reader for reader in readers))
+        return any(self._stored[reader] & others for reader in readers)
 
 
 def _united(several: Sequence[Places]) -> Places:

@@ -30,7 +30,7 @@ from exla.ir.code import added, own_amounts
 from exla.ir.fusing import Fused, fused, is_reduced_apart
 from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
-from exla.ir.program import Program, aval_bytes, body_program, value_bytes, variables
+from exla.ir.program import Program, aval_bytes, body_program, program_of, value_bytes, variables
 from exla.ir.sliced import is_sliced
 from exla.ir.split_products import padded_depth
 from exla.ir.states import LOOPS, first_of_state, renewed, uncopied
@@ -152,7 +152,7 @@ def programs_of(eqn: Any) -> list[Program]:
     if eqn.primitive.name in SIMPLE:
         return []
     jaxprs = [body.jaxpr for body in _compat.bodies(eqn)] or _compat.inner_jaxprs(eqn)
-    return [Program(jaxpr=_open(j)) for j in jaxprs]
+    return list(map(_opened, jaxprs))
 
 
 def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_whole: bool = False) -> Peak:
@@ -273,11 +273,16 @@ def _unused(
     waiting: Mapping[Any, int], live: Mapping[Any, int], last: Mapping[Any, int], whens: Mapping[Any, int]
 ) -> int:
     """Bytes of outputs still to be computed that have memory already, in which nothing else is stored till then."""
-    free, unused = dict(live), 0
+    latest = max(whens[output] for output in waiting)
+    free = [(b, last.get(v, -1)) for v, b in live.items() if b and last.get(v, -1) <= latest]
+    free.sort(key=lambda pair: -pair[0])
+    unused, first = 0, 0  # what is before the first is too large for what is left
     for output, size in sorted(waiting.items(), key=lambda pair: -pair[1]):
-        fitting = [v for v, b in free.items() if b <= size and last.get(v, -1) <= whens[output]]
-        inside = max(fitting, key=free.__getitem__, default=None)
-        unused += size - (free.pop(inside) if inside is not None else 0)
+        while first < len(free) and free[first][0] > size:
+            first += 1
+        until = whens[output]
+        inside = next((k for k in range(first, len(free)) if free[k][1] <= until), None)
+        unused += size - (free.pop(inside)[0] if inside is not None else 0)
     return unused
 
 
@@ -339,7 +344,7 @@ def largest_bytes(program: Program, outputs: frozenset[Any] | None = None) -> in
     for eqn in program.eqns:
         if eqn.primitive.name == "exla_split":
             sizes.append(largest_bytes(eqn.params["loop"].body, frozenset()))
-        sizes += [largest_bytes(Program(jaxpr=_open(b.jaxpr)), frozenset()) for b in _compat.bodies(eqn)]
+        sizes += [largest_bytes(_opened(b.jaxpr), frozenset()) for b in _compat.bodies(eqn)]
     return max(sizes, default=0)
 
 
@@ -442,5 +447,6 @@ def _below(position: int, which: int, inner: Peak) -> tuple[Held, ...]:
     return tuple(replace(held, path=((position, which), *held.path)) for held in inner.held)
 
 
-def _open(jaxpr: Any) -> Any:
-    return _compat.constants_as_inputs(jaxpr) if jaxpr.constvars else jaxpr
+def _opened(body: Any) -> Program:
+    """The program of a body's jaxpr; arrays that it holds are inputs."""
+    return Program(jaxpr=_compat.constants_as_inputs(body)) if body.constvars else program_of(body)

@@ -70,7 +70,10 @@ def is_vectors(eqn: Any) -> bool:
 
 def is_outer(eqn: Any) -> bool:
     """Whether an equation is a product that sums nothing: compilers multiply element by element."""
-    return eqn.primitive.name == "dot_general" and sizes_of(eqn, 0)[1] == 1
+    if eqn.primitive.name != "dot_general":
+        return False
+    shape, (contracted, _) = eqn.invars[0].aval.shape, eqn.params["dimension_numbers"][0]
+    return all(shape[axis] == 1 for axis in contracted)
 
 
 def adds_nothing(eqn: Any) -> bool:

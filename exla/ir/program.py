@@ -33,6 +33,8 @@ from exla.ir.fingerprint import equation_fingerprint
 from exla.ir.numbering import numbered, other_name, renamed
 from exla.ir.primitives import ELEMENTWISE, STANDING, named
 
+MOST_BODIES = 4096
+"""Bodies of control flow of which the programs are kept while a plan is made."""
 FAR_SMALLER = 16
 """What is so many times smaller than something that it is made of is kept, where it would be computed again."""
 
@@ -157,7 +159,7 @@ class Program:
         if eqn.primitive.name not in STANDING:
             return own
         (body,) = _compat.bodies(eqn)
-        inside = Program(jaxpr=body.jaxpr).origin(body.jaxpr.outvars[list(eqn.outvars).index(var)])
+        inside = program_of(body.jaxpr).origin(body.jaxpr.outvars[list(eqn.outvars).index(var)])
         return inside if inside[0] else own
 
     def describe(self, var: Any) -> str:
@@ -307,7 +309,16 @@ def _is_at_hand(constant: Any) -> bool:
 
 def body_program(closed: Any) -> Program | None:
     """The program of a control-flow body; None where it holds arrays of its own."""
-    return None if closed.consts or closed.jaxpr.constvars else Program(jaxpr=closed.jaxpr)
+    return None if closed.consts or closed.jaxpr.constvars else program_of(closed.jaxpr)
+
+
+@functools.lru_cache(maxsize=MOST_BODIES)
+def program_of(body: Any) -> Program:
+    """The program of a body's jaxpr: the same for the same one, with what is known about it.
+
+    Candidates share the bodies that none of their decisions has changed. `program_of.cache_clear()` lets go of them.
+    """
+    return Program(jaxpr=body)
 
 
 def retrace(

@@ -23,7 +23,7 @@ from exla import _compat
 from exla._compat import Literal, is_extended
 from exla.ir.memory import programs_of
 from exla.ir.primitives import named
-from exla.ir.program import Program, value_bytes
+from exla.ir.program import Program, program_of, value_bytes
 
 SHARING = named("triangular_solve cholesky")
 """Primitives whose calls for many matrices share their work among the pool's threads and wait for it. Those of lu,
@@ -52,7 +52,7 @@ def turns_in(program: Program, left_out: Collection[Any] = ()) -> dict[Any, Any]
             found[eqn.outvars[0]] = before
         before = eqn.outvars[0]
         for body in _compat.bodies(eqn):
-            found.update(turns_in(Program(jaxpr=body.jaxpr), left_out))
+            found.update(turns_in(program_of(body.jaxpr), left_out))
     return found
 
 

@@ -270,19 +270,26 @@ def _late(program: Program, at: int, reader: int, wanted: Iterable[Any]) -> Any:
         return at < program.producers.get(var, -1) < reader and depths[var] > least and has_numbers(var.aval)
 
     made = (v for i in range(reader - 1, at, -1) for v in program.eqns[i].outvars if not _compat.is_drop(v))
-    return next(filter(tells, itertools.chain(_read_by(program, reader), made)), None)
+    return next(filter(tells, itertools.chain(_read_by(program, at, reader), made)), None)
 
 
-def _read_by(program: Program, reader: int) -> Iterator[Any]:
-    """What an equation reads, and what the integers and truth values that it reads are made of, the latest first."""
-    queue = list(program.operands[reader])
-    while queue:
-        queue.sort(key=lambda v: program.producers.get(v, -1))
-        var = queue.pop()
-        if is_inexact(var):
-            yield var
-        elif var in program.producers:
-            queue += program.operands[program.producers[var]]
+def _read_by(program: Program, at: int, reader: int) -> Iterator[Any]:
+    """What an equation reads, and what the integers and truth values that it reads are made of, the latest first.
+
+    Each value once, of those that are computed after `at`.
+    """
+    read = defaultdict[int, list[Any]](list)  # position -> what is read of what is computed there
+
+    def note(position: int) -> None:
+        for v in program.operands[position]:
+            read[program.producers.get(v, -1)].append(v)
+
+    note(reader)
+    for position in range(reader - 1, at, -1):
+        asked = list(dict.fromkeys(reversed(read.pop(position, []))))
+        yield from filter(is_inexact, asked)
+        if not all(map(is_inexact, asked)):
+            note(position)
 
 
 def _depths(program: Program) -> dict[Any, int]:

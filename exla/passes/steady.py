@@ -29,6 +29,7 @@ What is sealed (`exla.passes.seal`) is computed by the same code wherever it is 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +39,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.ir.memory import Path
 from exla.ir.primitives import FUSIBLE
-from exla.ir.program import Program, variables
+from exla.ir.program import Program, program_of, variables
 from exla.ir.scopes import equation_number
 from exla.passes.paths import program_at
 from exla.passes.rounding import LOOKED_THROUGH, depends_on_place, is_inexact, is_narrow, is_sealed, made_by
@@ -138,7 +139,7 @@ def _compares_anywhere(eqn: Any) -> bool:
     return (
         _is_comparison(eqn)
         or ("loop" in eqn.params and _compares(eqn.params["loop"].body))
-        or any(_compares(Program(jaxpr=body.jaxpr)) for body in _compat.bodies(eqn))
+        or any(_compares(program_of(body.jaxpr)) for body in _compat.bodies(eqn))
     )
 
 
@@ -189,6 +190,11 @@ SEALED = -2
 
 def places(reach: Reach) -> frozenset[tuple[Name, Place]]:
     return frozenset().union(*(array.places for array in reach))
+
+
+def _names(reach: Reach) -> set[Name]:
+    """The equations that a value is made of."""
+    return {name for array in reach for name, _ in array.places}
 
 
 def _other_turn(reach: Reach) -> Reach:
@@ -278,7 +284,7 @@ class Walk:
             for k, turn in enumerate(turns):
                 there, takes = (*place, k), [places(before[p]) for p in turn.takes]
                 inner = [frozenset((Array((*there, -1 - j), at),)) if at else NOWHERE for j, at in enumerate(takes)]
-                made = self.run(Program(jaxpr=turn.body.jaxpr), inner, there)
+                made = self.run(program_of(turn.body.jaxpr), inner, there)
                 for reach, becomes, gives in zip(map(_other_turn, made), turn.becomes, turn.gives, strict=True):
                     if becomes is not None:
                         reach = given[becomes] = given[becomes] | reach
@@ -309,12 +315,14 @@ class Walk:
 
     def _compare(self, left: Reach, right: Reach, place: Place, source: str) -> None:
         known, _ = self.compared.get(place, (frozenset[Name](), source))
-        shared = {name for name, _ in places(left)} & {name for name, _ in places(right)}
+        shared = _names(left) & _names(right)
         self.compared[place] = (known | shared, source)
-        both = left | right
-        for name in shared:
-            if len({array.key for array in both if any(name == n for n, _ in array.places)}) > 1:
-                self.holds &= len({at for n, at in places(both) if n == name}) == 1
+        arrays, found = defaultdict[Name, set[Place]](set), defaultdict[Name, set[Place]](set)
+        for array in left | right if shared else ():
+            for name, at in array.places:
+                arrays[name].add(array.key)
+                found[name].add(at)
+        self.holds &= all(len(arrays[name]) == 1 or len(found[name]) == 1 for name in shared)
 
 
 def compared(program: Program, comparison: int) -> list[int]:

@@ -23,12 +23,13 @@ from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, fused_of, project
 from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import adds_nothing, copied_bytes
-from exla.ir.program import Program, value_bytes
+from exla.ir.program import Program, program_of, value_bytes
 from exla.ir.split_products import Cutting, idleness
 from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine, Work
 
 FUSED_CHEAPLY = FUSIBLE - TRANSCENDENTAL
+FUSING = FUSIBLE | REDUCERS
 PRODUCTS = named("dot_general")
 EXPONENTIALS = named("exp exp2 expm1 logistic")
 UNROLLED = 8
@@ -171,7 +172,7 @@ def _turns(eqn: Any) -> tuple[float, list[Program]]:
         return loop.size / loop.chunk, [loop.body]
     if eqn.primitive.name not in ("scan", "while", "cond", "shard_map", "exla_sealed"):
         return 0, []
-    return int(eqn.params.get("length", 1)), [Program(jaxpr=j) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
+    return int(eqn.params.get("length", 1)), [program_of(j) for j in _compat.inner_jaxprs(eqn) if not j.constvars]
 
 
 def _elements(v: Any) -> int:
@@ -277,7 +278,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         return made / machine.transcendentals
     if name in FUSIBLE:
         users = {program.eqns[i].primitive.name for v in eqn.outvars for i, _ in program.consumers.get(v, ())}
-        stored = 0 if users and users <= FUSIBLE | REDUCERS else sum(value_bytes(v) for v in eqn.outvars)
+        stored = 0 if users and users <= FUSING else sum(value_bytes(v) for v in eqn.outvars)
         is_logic = all(getattr(v.aval, "dtype", None) == np.bool_ for v in eqn.invars)  # masks of whole vectors
         return (0 if is_logic else made / machine.elements) + _traffic_s(stored, machine)
     if name in REDUCERS:

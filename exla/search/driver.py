@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from exla.errors import MemoryLimitError, ReplayMiss
 from exla.ir.memory import Peak
+from exla.ir.program import program_of
 from exla.options import Options
 from exla.passes.decisions import Decision
 from exla.search.attempt import Attempt
@@ -47,8 +48,11 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
 
     Arguments, result and errors are those of `search`.
     """
-    with tolerate("planning"):
-        return search(call, target, options)
+    try:
+        with tolerate("planning"):
+            return search(call, target, options)
+    finally:
+        program_of.cache_clear()
     attempt = _unrecorded(call, target, options)
     choice = attempt.plain()
     if choice is None:
