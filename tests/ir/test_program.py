@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import exla
 from exla import _compat
 from exla.errors import ProgramError
 from exla.ir import program as module
@@ -258,3 +259,19 @@ def test_check_refuses_a_second_definition():
     doubled = Program(jaxpr=program.jaxpr.replace(eqns=[*program.eqns, *program.eqns]))
     with pytest.raises(ProgramError, match="second time"):
         check(doubled)
+
+
+def test_what_is_known_about_a_body_is_kept_for_all_that_run_it():
+    def turns(x):
+        return jax.lax.fori_loop(0, 3, lambda _, y: jnp.sin(y), x)
+
+    (body,) = _compat.bodies(program_of(turns, jnp.ones(3)).eqns[-1])
+    assert module.program_of(body.jaxpr) is module.program_of(body.jaxpr)
+
+
+def test_a_plan_lets_go_of_the_bodies_that_it_has_looked_at():
+    def turns(x):
+        return jax.lax.fori_loop(0, 3, lambda _, y: jnp.sum(jnp.sin(y[:, None] * y), axis=1), x)
+
+    exla.jit(turns, memory_limit="100KiB", records="off").plan(jax.ShapeDtypeStruct((400,), jnp.float32))
+    assert module.program_of.cache_info().currsize == 0
