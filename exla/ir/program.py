@@ -72,6 +72,12 @@ class Program:
         return self.jaxpr.outvars
 
     @cached_property
+    def equation_count(self) -> int:
+        """How many equations there are, those of bodies included."""
+        inner = (program_of(body.jaxpr) for eqn in self.eqns for body in _compat.bodies(eqn))
+        return len(self.eqns) + sum(body.equation_count for body in inner)
+
+    @cached_property
     def operands(self) -> Sequence[Sequence[Any]]:
         """Per equation, its operands that are no literals."""
         return [variables(eqn.invars) for eqn in self.eqns]

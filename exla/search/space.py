@@ -151,7 +151,7 @@ class Space:
       suits: program -> those of the option sets that are worth trying with it; None = all.
       depth: how many splits one after another the walks make.
       ratio: how chunk sizes grow in the walks.
-      most_tried: splits that the beam tries, times the equations of the program.
+      most_tried: splits that the beam tries, times the equations of the program, those of bodies included.
       predicted: what was ranked last by what was learned, and how.
       barred_shares: how often what computes something on shares was barred.
       known_shared: what `exla.search.moved` has found.
@@ -370,7 +370,7 @@ class Space:
     @property
     def is_exhausted(self) -> bool:
         """Whether so much was tried that the beam is to come to an end."""
-        return len(self._same) * len(self.root.program.eqns) > self.most_tried
+        return len(self._same) * self.root.program.equation_count > self.most_tried
 
     def arranged(self, candidate: Candidate, goal: Goal | None = None) -> Candidate | None:
         """A candidate with what its loops multiply whole transposed before them, as much as is within the goal."""

@@ -39,16 +39,16 @@ def wrapped(*arguments, **options):
 
 
 PRIMITIVES = {
-    "plain": primitive("smoothed", weighed),
-    "jitted": primitive("smoothed", jax.jit(weighed, static_argnames="width")),
-    "wrapped": primitive("smoothed", wrapped),
-    "partial": primitive("smoothed", functools.partial(weighed)),
+    "plain": primitive("test_smoothed", weighed),
+    "jitted": primitive("test_smoothed", jax.jit(weighed, static_argnames="width")),
+    "wrapped": primitive("test_smoothed", wrapped),
+    "partial": primitive("test_smoothed", functools.partial(weighed)),
 }
 INNER = PRIMITIVES["plain"]
-PRIMITIVES["in another"] = primitive("outer", lambda x, v, *, width: INNER.bind(x, v, width=width))
+PRIMITIVES["in another"] = primitive("test_outer", lambda x, v, *, width: INNER.bind(x, v, width=width))
 CLOSED = {
-    "not traceable": primitive("closed", on_numpy),
-    "of another shape": primitive("closed", lambda x, v, *, width: weighed(x, v, width=width)[:1]),
+    "not traceable": primitive("test_closed", on_numpy),
+    "of another shape": primitive("test_closed", lambda x, v, *, width: weighed(x, v, width=width)[:1]),
 }
 
 
@@ -60,12 +60,12 @@ def program_of(smoothed, n=8):
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_a_primitive_of_a_library_is_what_it_computes(name):
     names = {eqn.primitive.name for eqn in program_of(PRIMITIVES[name]).eqns}
-    assert {"exp", "add"} <= names and not names & {"smoothed", "outer", "jit"}
+    assert {"exp", "add"} <= names and not names & {"test_smoothed", "test_outer", "jit"}
 
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_what_cannot_be_traced_stays_as_it_is(name):
-    assert [eqn.primitive.name for eqn in program_of(CLOSED[name]).eqns] == ["closed", "add"]
+    assert [eqn.primitive.name for eqn in program_of(CLOSED[name]).eqns] == ["test_closed", "add"]
 
 
 def test_it_is_split_under_a_cap_and_its_lines_are_the_users():

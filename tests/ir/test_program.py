@@ -275,3 +275,14 @@ def test_a_plan_lets_go_of_the_bodies_that_it_has_looked_at():
 
     exla.jit(turns, memory_limit="100KiB", records="off").plan(jax.ShapeDtypeStruct((400,), jnp.float32))
     assert module.program_of.cache_info().currsize == 0
+
+
+def test_equations_of_bodies_are_counted():
+    def turn(x):
+        return jax.lax.cond(x[0] > 0, jnp.sin, lambda x: jnp.cos(x) + 1, x)
+
+    program = program_of(lambda x: jax.lax.scan(lambda y, _: (turn(y), None), x, length=5)[0], jnp.ones(3))
+    (body,) = _compat.bodies(program.eqns[-1])
+    branches = _compat.bodies(body.jaxpr.eqns[-1])
+    assert sorted(len(b.jaxpr.eqns) for b in branches) == [1, 2]
+    assert program.equation_count == len(program.eqns) + len(body.jaxpr.eqns) + 3
