@@ -71,13 +71,15 @@ def emit(
     blocks: dict[Any, Written] = {}
     later: set[Any] = set()
     turns: dict[Any, Any] = {}
-    awaited: dict[Any, Any] = {}
+    awaited: set[Any] = set()
+    there: dict[Any, Any] = {}
 
     def read(inner: Program) -> None:
         later.update(left_to_branches(inner))
         if in_blocks:
             blocks.update(blocks_in(inner))
             turns.update(turns_in(inner, later))
+            awaited.update(turns.values())
 
     def run_program(inner: Program, values: Sequence[Any]) -> list[Any]:
         read(inner)
@@ -88,10 +90,10 @@ def emit(
             return [Later(eqn=eqn, result=k, operands=operands, step=at_once) for k in range(len(eqn.outvars))]
         first = eqn.outvars[0] if turns and eqn.outvars else None
         if first in turns:
-            operands = after(eqn, operands, awaited.pop(turns[first]))
+            operands = after(eqn, operands, there.pop(turns[first]))
         results = at_once(eqn, operands)
-        if first in turns.values():
-            awaited[first] = results[0]
+        if first in awaited:
+            there[first] = results[0]
         return results
 
     def at_once(eqn: Any, operands: list[Any]) -> list[Any]:

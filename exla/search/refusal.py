@@ -74,7 +74,7 @@ def refusal(
     reasons = _blocked_by_name(program, blocked)
     way = Growth(small_bytes=max(limit_bytes * devices // 64, 1), exact=options.numerics == "exact")
     shared = tuple(dict.fromkeys(why_not_shared(program, spread, [way])))[:MOST_REASONS] if spread else ()
-    ended = (EXHAUSTED.format(count=len(program.eqns)),) if is_exhausted else ()
+    ended = (EXHAUSTED.format(count=program.equation_count),) if is_exhausted else ()
     holders = []
     for item in peak.held[:3]:
         here = item.program
