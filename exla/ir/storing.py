@@ -21,6 +21,7 @@ from exla.ir.program import Program, is_complex, value_bytes
 from exla.ir.sliced import skips
 from exla.ir.split_products import Cutting
 from exla.ir.tiles import padded_bytes
+from exla.ir.weighed import Rates
 
 LONGEST_FUSED_REDUCTION = 32
 """Indices of an axis that XLA:CPU reduces in one pass (its TreeReductionRewriter's window, measured)."""
@@ -59,6 +60,7 @@ class Storing:
       code: the size of the program itself; None where it is not counted.
       cached_bytes: of a value, up to which a GPU stores rather than computes again what it can read from its cache.
       cutting: how products with long contractions are cut; None where they are not.
+      rates: by which a GPU's compiler weighs what to compute again; None where none does.
     """
 
     fused: bool = True
@@ -78,6 +80,7 @@ class Storing:
     code: CodeCosts | None = None
     cached_bytes: int = 0
     cutting: Cutting | None = None
+    rates: Rates | None = None
 
 
 def stored_bytes(program: Program, var: Any, storing: Storing) -> int:

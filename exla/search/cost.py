@@ -115,7 +115,13 @@ def storing_of(machine: Machine, fused: bool = True, searching: bool = False) ->
         cutting = Cutting.of(machine.multiprocessors, machine.capability)
         cached_bytes = STORED_IN_CACHE * machine.cache_bytes
         return Storing(
-            fused=fused, window=None, recomputes=True, gathers=True, cached_bytes=cached_bytes, cutting=cutting
+            fused=fused,
+            window=None,
+            recomputes=True,
+            gathers=True,
+            cached_bytes=cached_bytes,
+            cutting=cutting,
+            rates=machine.weighed_by,
         )
     if machine.on_chip_bytes:
         chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused and not searching else 0

@@ -304,6 +304,18 @@ def jacobian(w, x):
     return jax.jacfwd(lambda x: w @ x)(x)
 
 
+def potential(x, m):
+    """A GPU stores what two sums read where computing it for both takes longer than to write and read it."""
+    distances = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, axis=-1) + 1)
+    return jnp.sum(m * jnp.exp(-distances), axis=1), jnp.sum(distances < 2, axis=1)
+
+
+def extents(x):
+    """And computes it again where that takes less."""
+    distances = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, axis=-1) + 1)
+    return jnp.sum(distances, axis=1), jnp.max(distances, axis=1)
+
+
 def residuals(x, w):
     """XLA:CPU computes no sum again in what waits for something stored that another of its readers leads to."""
     for _ in range(6):
@@ -356,6 +368,8 @@ PROGRAMS = {
     "phasors": (phasors, ((N, 3), (N,))),
     "jacobian": (jacobian, ((32, N), (N,))),
     "exact": (exact, ((9000, 16), (9000, 16), (9000, 4))),
+    "potential": (potential, ((N, 3), (N,))),
+    "extents": (extents, ((N, 3),)),
     "residuals": (residuals, ((20_000, 256), (256, 256))),
     "sums_apart": (sums_apart, ((N, 1000), (N, 1000), (1000,))),
 }
@@ -373,8 +387,10 @@ LIVE = {
     "gpu:h200": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
         *("nearby", "gram", "ranks", "weights", "halved", "noisy"),
-        *("average", "phasors", "jacobian"),
+        *("average", "phasors", "jacobian", "potential", "extents"),
     ),
+    "gpu:a100-40": ("potential", "extents"),
+    "gpu:h100": ("potential", "extents"),
     "cpu": (
         *("kernel_product", "attention", "forces", "one_sided", "products"),
         *("both_sums", "log_sum", "outer_products", "sums_so_far", "turned"),
