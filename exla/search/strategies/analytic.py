@@ -177,7 +177,10 @@ def _descend(
         smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
         if len(smallest) > hopeless and smallest[-1] > NEARER * smallest[-1 - hopeless]:
             return False
-        goal = goals[_places(first)] = tightened(goal, first, outcome, space.goal.bytes)
+        places = _places(first)
+        before = goals.get(places, replace(goal, bytes=first_goal.bytes))
+        goals[places] = tightened(before, first, outcome, space.goal.bytes)
+        goal = min(goals.values(), key=lambda g: g.bytes)
     return False
 
 
