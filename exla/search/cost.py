@@ -25,6 +25,7 @@ from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, SERIAL, TRANSCENDENT
 from exla.ir.products import adds_nothing, copied_bytes
 from exla.ir.program import Program, program_of, value_bytes
 from exla.ir.split_products import Cutting, idleness
+from exla.ir.weighed import Rates
 from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine, Work
 
@@ -114,6 +115,7 @@ def storing_of(machine: Machine, fused: bool = True, searching: bool = False) ->
     if machine.multiprocessors:
         cutting = Cutting.of(machine.multiprocessors, machine.capability)
         cached_bytes = STORED_IN_CACHE * machine.cache_bytes
+        rates = Rates(flops=machine.peak_flops, bytes_per_s=machine.peak_bytes_per_s, capability=machine.capability)
         return Storing(
             fused=fused,
             window=None,
@@ -121,7 +123,7 @@ def storing_of(machine: Machine, fused: bool = True, searching: bool = False) ->
             gathers=True,
             cached_bytes=cached_bytes,
             cutting=cutting,
-            rates=machine.weighed_by,
+            rates=rates,
         )
     if machine.on_chip_bytes:
         chip_bytes = max(machine.on_chip_bytes - machine.instruction_bytes, 0) if fused and not searching else 0

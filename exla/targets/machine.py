@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from exla.ir.weighed import Rates
 from exla.targets.facts import Facts
 
 REACHED = 0.5
@@ -91,7 +90,8 @@ class Machine:
       counts_code: whether the compiler counts the program's own code, which lies in the device's memory; TPUs' does.
       multiprocessors: of a GPU; 0 elsewhere.
       capability: compute capability of a GPU; 0 elsewhere.
-      weighed_by: the peak rates by which a GPU's compiler weighs what to compute again; None elsewhere.
+      peak_flops: of a GPU's data sheet, by which its compiler weighs what to compute again; 0 elsewhere.
+      peak_bytes_per_s: the same of its memory.
       keeps_branches: whether the compiler leaves in a conditional's branches what is there, and nothing else. Those of
         GPUs make selections of conditionals, those of TPUs move what reads the results into the branches.
       sure_gain: how many times as fast as the plain program something must be predicted to be, to be so in fact;
@@ -143,7 +143,8 @@ class Machine:
     counts_code: bool = False
     multiprocessors: int = 0
     capability: float = 0.0
-    weighed_by: Rates | None = None
+    peak_flops: float = 0.0
+    peak_bytes_per_s: float = 0.0
 
     def crowding(self, temporary_bytes: float) -> float:
         """How many times as long a program takes because of its temporaries.
@@ -206,13 +207,6 @@ class Machine:
             counts_code=facts.name.startswith("tpu:"),
             multiprocessors=int(facts.compiler.get("multiprocessors", 0)),
             capability=float(facts.compiler.get("compute_capability", 0)),
-            weighed_by=_rates(facts) if is_gpu else None,
+            peak_flops=facts.vector_flops if is_gpu else 0.0,
+            peak_bytes_per_s=facts.bytes_per_s if is_gpu else 0.0,
         )
-
-
-def _rates(facts: Facts) -> Rates:
-    return Rates(
-        flops=facts.vector_flops,
-        bytes_per_s=facts.bytes_per_s,
-        capability=float(facts.compiler["compute_capability"]),
-    )
