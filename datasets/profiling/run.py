@@ -294,6 +294,8 @@ def measure_instance(
                 break
             if at is None:  # it could not even begin
                 break
+            if _has_record(records, at):  # it had ended, and the next one had not begun
+                continue
             _record_death(instance, records, at, status, said, campaign)
             each()
             if not at:  # the plain program itself: there is nothing to compare with
@@ -361,6 +363,12 @@ def _message(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _has_record(records: Path, decisions: Sequence[Any]) -> bool:
+    """Whether there is a record of a candidate."""
+    found = (x.record for x in read_lines(records)) if records.exists() else ()
+    return any(record is not None and list(record.decisions) == list(decisions) for record in found)
 
 
 def _record_death(
