@@ -58,8 +58,8 @@ OVERLAP = 0.95
 """Share of the shorter one of arithmetic and traffic that the longer one hides."""
 LAUNCH_S = 1e-6
 """Seconds to start a kernel."""
-MOST_BEHIND = 64
-"""Equations of a value that are counted."""
+MOST_BEHIND, MOST_BEYOND = 64, 256
+"""Equations of a value that are counted, and of what is computed of it, beyond which nothing is weighed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +93,12 @@ def is_computed_again(program: Program, position: int, homes: Collection[int], w
       rates: of the card.
     """
     count_bytes = sum(value_bytes(v) for v in program.eqns[position].outvars)
+    beyond = _beyond(program, position, _apart(program, homes), within)
+    if beyond is None:
+        return True
     operations = partial(_operations, rates=rates)
     own = sum(map(operations, _behind(program, position)))
-    others = [sum(map(operations, found)) for found in _beyond(program, position, _apart(program, homes), within)]
+    others = [sum(map(operations, found)) for found in beyond]
     stored = rates.takes_s(own, count_bytes) + sum(rates.takes_s(n, count_bytes) for n in others)
     return sum(rates.takes_s(own + n, 0) for n in others) <= stored
 
@@ -137,19 +140,23 @@ def _behind(program: Program, position: int) -> Iterator[Any]:
         left += found
 
 
-def _beyond(program: Program, position: int, homes: Sequence[int], within: Set[Any]) -> list[list[Any]]:
-    """For each fusion that reads a value, the equations of what it computes from that."""
-    leading: dict[int, set[int]] = {}
+def _beyond(program: Program, position: int, homes: Sequence[int], within: Set[Any]) -> list[list[Any]] | None:
+    """For each fusion that reads a value, the equations of what it computes from that; None where they are many."""
 
     def readers(at: int) -> set[int]:
         return {i for v in program.eqns[at].outvars for i, _ in program.consumers.get(v, ())}
 
-    def leads_to(at: int) -> set[int]:
-        if at not in leading:
-            inside = at not in homes and any(v in within for v in program.eqns[at].outvars)
-            leading[at] = set().union(*map(leads_to, readers(at))) if inside else {at}
-        return leading[at]
-
-    for reader in readers(position):
-        leads_to(reader)
-    return [[program.eqns[at] for at, ends in leading.items() if home in ends] for home in homes]
+    reached, left = set[int](), readers(position)
+    inside = set[int]()
+    while left:
+        at = left.pop()
+        reached.add(at)
+        if len(reached) > MOST_BEYOND:
+            return None
+        if at not in homes and any(v in within for v in program.eqns[at].outvars):
+            inside.add(at)
+            left |= readers(at) - reached
+    ends: dict[int, set[int]] = {}
+    for at in sorted(reached, reverse=True):
+        ends[at] = set().union(*(ends[i] for i in readers(at))) if at in inside else {at}
+    return [[program.eqns[at] for at, found in ends.items() if home in found] for home in homes]

@@ -69,3 +69,14 @@ def test_a_kernel_takes_the_longer_one_of_arithmetic_and_traffic_and_a_little_of
     rates = Rates(flops=2.0, bytes_per_s=1.0, capability=9.0)
     assert rates.takes_s(8, 0) == pytest.approx(4 + LAUNCH_S)
     assert rates.takes_s(8, 2) == pytest.approx(4 + 0.05 * 2 + LAUNCH_S)
+
+
+@pytest.mark.parametrize(("count", "is_stored"), [(200, True), (3000, False)])
+def test_what_is_read_by_a_chain_too_long_to_be_looked_at_is_not_weighed(count, is_stored):
+    def chained(x):
+        found = below = distances(x)
+        for _ in range(count):
+            below = below + 1
+        return jnp.sum(found, axis=1), jnp.sum(below, axis=1)
+
+    assert (stored_bytes(chained, "gpu:h100") > N * N * F32) == is_stored
