@@ -58,7 +58,7 @@ OVERLAP = 0.95
 """Share of the shorter one of arithmetic and traffic that the longer one hides."""
 LAUNCH_S = 1e-6
 """Seconds to start a kernel."""
-MOST_BEHIND, MOST_BEYOND = 64, 256
+MOST_BEHIND, MOST_BEYOND = 64, 1024
 """Equations of a value that are counted, and of what is computed of it, beyond which nothing is weighed."""
 
 
