@@ -219,6 +219,24 @@ def test_what_one_split_was_projected_too_low_by_is_held_against_others_only_whe
     assert ["axis 0" in asked[0], "axis 1" in asked[1], "chunks of 8" in asked[2]] == [True] * 3, asked
 
 
+def test_what_several_splits_were_projected_too_low_by_is_not_multiplied():
+    """Three places take three times their room; what is projected at a third of it comes before what takes a fiftieth."""
+
+    def one(axis, chunk, projected, counted, predicted_s):
+        made = measured(split(chunk, axis), status="over_limit", predicted_s=predicted_s)
+        return replace(made, projected_bytes=projected, peak_bytes=counted)
+
+    failing = [one(axis, 64, 900, 2600, 1.0 + axis / 10) for axis in range(3)]
+    third, tiny = one(3, 16, 400, 800, 1.3), one(3, 1, 215, 300, 1.5)
+    found = space([*failing, third, tiny])
+    session, asked = STRATEGIES.get("analytic").start(found, 0), []
+    while (candidate := session.ask()) is not None:
+        asked.append(candidate.decisions)
+        peak = found.outcome(candidate).peak_bytes
+        session.tell(Outcome(status="ok" if peak <= 1000 else "over_limit", peak_bytes=peak))
+    assert [d for d in asked if d][:4] == [c.decisions for c in (*failing, third)]
+
+
 @pytest.mark.parametrize(("splits", "is_rewritten"), [(1, True), (2, True), (3, False)])
 def test_what_few_splits_bring_within_the_limit_comes_before_what_takes_more(splits, is_rewritten):
     """The rewritten program comes first, but where it takes more splits than the plain one, which takes one."""
