@@ -220,7 +220,7 @@ def test_what_one_split_was_projected_too_low_by_is_held_against_others_only_whe
 
 
 def test_what_several_splits_were_projected_too_low_by_is_not_multiplied():
-    """Three places take three times their room; what is projected at a third of it comes before what takes a fiftieth."""
+    """Three places take three times their room; what is projected at a third comes before what takes a fiftieth."""
 
     def one(axis, chunk, projected, counted, predicted_s):
         made = measured(split(chunk, axis), status="over_limit", predicted_s=predicted_s)
