@@ -12,8 +12,9 @@ lies in between differs (all of it is seen in what the compilers make of the zoo
 * XLA:GPU does the same with gathers, and with reductions that are too short for a kernel of their own.
 * TPUs compute a matrix product inside the one fusion that reads it (`exla.ir.joined`); and random bits like any
   element-wise value.
-* On both, reductions of one shape that do not wait for each other are one fusion (`exla.ir.siblings`), and comparisons
-  that are counted are stored (`exla.ir.ties`).
+* On both, reductions of one shape that do not wait for each other are one fusion (`exla.ir.siblings`), but XLA:GPU
+  stores what it would rather read than compute for each of them (`exla.ir.weighed`); and comparisons that are counted
+  are stored (`exla.ir.ties`).
 
 `fused` says which values are stored, and which of them every equation reads.
 """

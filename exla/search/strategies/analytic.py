@@ -6,10 +6,9 @@ The prediction is a roofline for the target (`exla.search.cost`), and the candid
 *The cap is a bound, not a target*: among programs under it the one with the smallest predicted time wins, and
 that is usually one whose chunks stay in cache. Where the compiler counts more than was projected, the goal is
 tightened by as much: at first for what is cut in the same places alone, and once several of them failed for all, by as
-much as for the worst. Where
-it counts less of the first that obeys, the goal is loosened by as much, and what is predicted to be much faster is
-asked for: projected too high, chunks would be small for nothing. So it is where the one before was over the limit and
-most of the room is left: the goal is then between the two.
+much as for the worst. Where it counts less of the first that obeys, the goal is loosened by as much, and what is
+predicted to be much faster is asked for: projected too high, chunks would be small for nothing. So it is where the one
+before was over the limit and most of the room is left: the goal is then between the two.
 """
 
 from __future__ import annotations
