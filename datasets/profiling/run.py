@@ -30,9 +30,10 @@ import filelock
 
 from exla.cost_model.candidates import ranker_for
 from exla.datasets.profiling.campaign import Campaign, Instance, from_dict, read_campaign
+from exla.datasets.profiling.worker import recorded
 from exla.errors import OptionError
 from exla.search.record import Record
-from exla.search.shards import append_lines, lines_of, locked, read_lines
+from exla.search.shards import append_lines, lines_of, locked
 
 MOST_CRASHES = 4
 """Processes of one instance that may die before the instance is given up."""
@@ -294,16 +295,19 @@ def measure_instance(
                 break
             if at is None:  # it could not even begin
                 break
-            if _has_record(records, at):  # it had ended, and the next one had not begun
+            if at in (list(r.decisions) for r in recorded(records)):  # it had ended, and the next one had not begun
                 continue
             _record_death(instance, records, at, status, said, campaign)
             each()
             if not at:  # the plain program itself: there is nothing to compare with
                 break
-    count = sum(x.record is not None for x in read_lines(records)) if records.exists() else 0
     ended = "ok" if status == "ok" else "failed"
     return Finished(
-        instance=instance.name, status=ended, records=count, seconds=time.monotonic() - began, said=said[:300]
+        instance=instance.name,
+        status=ended,
+        records=len(recorded(records)),
+        seconds=time.monotonic() - began,
+        said=said[:300],
     )
 
 
@@ -363,12 +367,6 @@ def _message(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _has_record(records: Path, decisions: Sequence[Any]) -> bool:
-    """Whether there is a record of a candidate."""
-    found = (x.record for x in read_lines(records)) if records.exists() else ()
-    return any(record is not None and list(record.decisions) == list(decisions) for record in found)
 
 
 def _record_death(

@@ -211,11 +211,11 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
             readers = {place % count for place in found} if name == "dot_general" else ()
             most = 1 if copies and name in JOINED else MOST_TIMES
             is_often = max(times.values(), default=0) > most
-            is_shared = is_one and len(times) > 1 and len(program.consumers.get(made[0], ())) > 1
+            rates = storing.rates if is_one and len(times) > 1 else None
             if not is_often and _is_repeatable(program, eqn, home, readers, is_reused, storing):
                 is_virtual = not any(v in barred for v in made)
-                if is_virtual and is_shared and storing.rates is not None:
-                    is_virtual = is_computed_again(program, position, times, virtual, storing.rates)
+                if is_virtual and rates is not None and len(program.consumers.get(made[0], ())) > 1:
+                    is_virtual = is_computed_again(program, position, times, virtual, rates)
                 if copies and ways.wait_for_each_other(program, made) and not _is_copied(program, eqn):
                     is_virtual = False
                 is_copied = copies and not is_virtual and any(v in taken for v in made) and _is_copied(program, eqn)

@@ -50,6 +50,9 @@ REDUCERS = named("""
 """)
 """Primitives into which XLA fuses the computation of their operand."""
 
+FUSING = FUSIBLE | REDUCERS
+"""Primitives that compute their operands as they go."""
+
 EXTREMES = named("reduce_max reduce_min")
 """Reducers that pick one of the numbers."""
 

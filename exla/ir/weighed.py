@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from exla.ir.primitives import FUSIBLE, REDUCERS, VIEWS, named
+from exla.ir.primitives import FUSING, REDUCERS, VIEWS, named
 from exla.ir.program import Program, value_bytes
 
 NEWEST, OLDER = 9.0, 8.6
@@ -51,7 +51,6 @@ CYCLES: dict[tuple[float, int], dict[str, int]] = {
 """Compute capability, bytes of a number -> clock cycles that the compiler takes an element of a primitive for."""
 OTHERS = 3
 """Cycles of any other primitive."""
-FUSING = FUSIBLE | REDUCERS
 FREE = VIEWS | named("broadcast_in_dim iota transpose rev slice pad concatenate")
 EXTREME_OF = {"argmin": "least", "reduce_min": "least", "argmax": "greatest", "reduce_max": "greatest"}
 OVERLAP = 0.95

@@ -21,7 +21,7 @@ from exla.ir.blocks import block_of
 from exla.ir.code import TPU
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, fused_of, project
-from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
+from exla.ir.primitives import FUSIBLE, FUSING, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import adds_nothing, copied_bytes
 from exla.ir.program import Program, program_of, value_bytes
 from exla.ir.split_products import Cutting, idleness
@@ -30,7 +30,6 @@ from exla.passes.split.loop import Combine
 from exla.targets.machine import Machine, Work
 
 FUSED_CHEAPLY = FUSIBLE - TRANSCENDENTAL
-FUSING = FUSIBLE | REDUCERS
 PRODUCTS = named("dot_general")
 EXPONENTIALS = named("exp exp2 expm1 logistic")
 UNROLLED = 8

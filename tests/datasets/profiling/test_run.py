@@ -97,26 +97,32 @@ def test_what_is_finished_is_not_done_again(finished):
     assert lines_of(finished) == before
 
 
-def test_a_process_that_dies_costs_its_candidate_and_the_rest_is_measured(tmp_path):
+def test_a_process_that_dies_costs_its_candidate_and_the_rest_is_measured(tmp_path, monkeypatch):
     instance = next(SMALL.instances())
     path = tmp_path / "records.jsonl"
     killed = []
 
-    def kill_once():
-        """When the second candidate has begun, kill the process that is at it."""
-        if killed or not path.exists() or len(recorded(path)) != 2:
-            return
+    def kill_once(line, read=running._message):
+        """When the second candidate has begun, kill the process that is at it; stopped, it can record nothing."""
+        message = read(line)
+        if killed or not message.get("begin") or len(recorded(path)) != 2:
+            return message
         children = subprocess.run(
             ["pgrep", "-P", str(os.getpid()), "-f", "profiling.worker"], capture_output=True, text=True
         )
-        for pid in children.stdout.split():
-            killed.append(pid)
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in map(int, children.stdout.split()):
+            os.kill(pid, signal.SIGSTOP)
+            has_ended = message["begin"] in [list(r.decisions) for r in recorded(path)]
+            if not has_ended:
+                killed.append(pid)
+            os.kill(pid, signal.SIGCONT if has_ended else signal.SIGKILL)
+        return message
 
-    ended = measure_instance(SMALL, instance, path, each=kill_once)
+    monkeypatch.setattr(running, "_message", kill_once)
+    ended = measure_instance(SMALL, instance, path)
     records = recorded(path)
     dead = [r for r in records if r.status == "oom"]
-    assert killed and ended.status == "ok" and len(dead) <= 1  # none where it died before the next had begun
+    assert killed and ended.status == "ok" and len(dead) == 1
     once = [json.dumps(r.decisions, sort_keys=True) for r in records if r.extra.get("preliminary") or r.status != "ok"]
     assert len(set(once)) == len(once) >= 5, "nothing is measured twice, and what comes after is measured"
 
