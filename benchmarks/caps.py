@@ -9,7 +9,7 @@ obeys when growth <= cap + outputs + `SLACK_BYTES`; the slack covers thread stac
 floor that is printed first must lie below it. Raising `MemoryLimitError` is allowed below `MUST_FIT_MIB`.
 
 **Time.** In one process and taking turns, exla at its best cap against `lax.map` written by hand: first each of the
-five chunk sizes is run, twice if it is within `SCREEN_FACTOR` of the best; then exla and the best one alternate. The
+five chunk sizes is run, twice if it is not far behind the best; then exla and the best one alternate. The
 hand version is taken twice: as a user gets it, and with the compiler option that exla may set (`FUSIONS_OFF`), so that
 a gain from the option is not mistaken for one from the splitting. The plain program runs in a process that may have
 `PLAIN_LIMIT_BYTES`.
@@ -23,7 +23,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -32,14 +32,13 @@ from benchmarks import isolate, record
 from benchmarks.isolate import MIB
 from benchmarks.programs import BENCHMARKS, Benchmark
 from benchmarks.tables import show_caps, show_times
-from benchmarks.timing import alternate, seconds_of
+from benchmarks.timing import alternate, screen, seconds_of
 
 CAPS_MIB = (64, 256, 1024)
 MUST_FIT_MIB = 256
 SLACK_BYTES = 8 * MIB
 PLAIN_LIMIT_BYTES = 12 * 2**30
 ROUNDS = 5
-SCREEN_FACTOR = 1.5
 QUICK_PROGRAMS = ("kernel-d3", "knn", "sinkhorn")
 FUSIONS_OFF = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
@@ -102,7 +101,7 @@ def time_against_hand(program: str, cap_mib: int, search: str, rounds: int) -> d
             chunk: functools.partial(_compiled(benchmark.by_hand(chunk), arguments, options), *arguments)
             for chunk in benchmark.chunks
         }
-        screened[label] = _screen(hands)
+        screened[label] = screen(hands)
         best[label] = min(hands, key=screened[label].__getitem__)
         rivals[label] = hands[best[label]]
     alternate(rivals, rounds=1)
@@ -117,13 +116,6 @@ def time_against_hand(program: str, cap_mib: int, search: str, rounds: int) -> d
         "ratio": median["exla"] / median["hand"],
         "ratio_option": median["exla"] / median["hand_option"],
     }
-
-
-def _screen(hands: Mapping[int, Callable[[], Any]]) -> dict[int, float]:
-    """Seconds of each chunk size: the first run of all, and the better of two for those that are not far behind."""
-    seconds = {chunk: seconds_of(hand) for chunk, hand in hands.items()}
-    near = SCREEN_FACTOR * min(seconds.values())
-    return {chunk: min(first, seconds_of(hands[chunk])) if first <= near else first for chunk, first in seconds.items()}
 
 
 def measure_plain(program: str) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from typing import Any
 
 import jax
 
+SCREEN_FACTOR = 1.5
+"""Times the best within which a setting is tried once more."""
+
 
 def seconds_of(run: Callable[[], Any]) -> float:
     """Wall-clock seconds until every array of the result is ready."""
@@ -30,6 +33,25 @@ def alternate(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
         for name in order:
             seconds[name].append(seconds_of(rivals[name]))
     return seconds
+
+
+def screen(rivals: Mapping[Any, Callable[[], Any]], failed: dict[Any, str] | None = None) -> dict[Any, float]:
+    """Seconds of each setting of one rival: the first run of all, the better of two for those not far behind.
+
+    Args:
+      rivals: setting -> what runs it.
+      failed: where what a setting raises is told, by setting; without it, it is raised.
+    """
+    seconds = {}
+    for name, run in rivals.items():
+        try:
+            seconds[name] = seconds_of(run)
+        except Exception as error:  # of any library: out of memory, as a rule
+            if failed is None:
+                raise
+            failed[name] = f"{type(error).__name__}: {error}"[:300]
+    near = SCREEN_FACTOR * min(seconds.values(), default=0)
+    return {name: min(first, seconds_of(rivals[name])) if first <= near else first for name, first in seconds.items()}
 
 
 def medians(rivals: Mapping[str, Callable[[], Any]], within_s: float) -> tuple[dict[str, float], int]:

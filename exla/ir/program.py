@@ -378,6 +378,19 @@ def live_equations(program: Program) -> set[int]:
     return live
 
 
+def is_zero(program: Program, var: Any) -> bool:
+    """Whether a value is zero everywhere."""
+    while not isinstance(var, Literal):
+        position = program.producers.get(var)
+        if position is None or program.eqns[position].primitive.name not in (
+            "broadcast_in_dim",
+            "convert_element_type",
+        ):
+            return False
+        var = program.eqns[position].invars[0]
+    return bool(np.all(np.asarray(var.val) == 0))
+
+
 def read_by(program: Program, positions: Iterable[int]) -> list[Any]:
     """What some equations read and do not compute themselves."""
     positions = list(positions)

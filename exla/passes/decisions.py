@@ -210,6 +210,23 @@ class Seal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Distribute:
+    """Make what follows from different comparisons for equality of values of its own.
+
+    Attributes:
+      path: as of a split; before any split, so that all on the way is the user's.
+      site: the first of the comparisons.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+
+    def __str__(self) -> str:
+        where = f"{self.site.position}{_inside(self.path)}"
+        return f"compute what equation {where} compares, and what later ones do, each by itself"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collect:
     """Make a big sum that a scan carries after it, of small rows that its turns compute.
 
@@ -299,7 +316,7 @@ class CompileOption:
         return f"compile option {self.name}={self.value!r}"
 
 
-Rewrite = Replace | Reorder | Swap | Collect | Seal
+Rewrite = Replace | Reorder | Swap | Collect | Distribute | Seal
 """A decision that computes the same in another way, before anything is split."""
 Change = Split | Share | Sink | Rematerialize | Checkpoint | Arrange | Store | Rewrite
 """A decision that changes the program."""

@@ -11,6 +11,7 @@ from exla.passes.decisions import (
     Change,
     Checkpoint,
     Collect,
+    Distribute,
     Rematerialize,
     Reorder,
     Replace,
@@ -20,6 +21,7 @@ from exla.passes.decisions import (
     Store,
     Swap,
 )
+from exla.passes.distribute import apply_distribute
 from exla.passes.rematerialize import apply_rematerialize
 from exla.passes.reorder import apply_reorder
 from exla.passes.replace import apply_replace
@@ -45,6 +47,8 @@ def replay(program: Program, decision: Change) -> Program:
         return apply_swap(program, decision)
     if isinstance(decision, Collect):
         return apply_collect(program, decision)
+    if isinstance(decision, Distribute):
+        return apply_distribute(program, decision)
     if isinstance(decision, Seal):
         return apply_seal(program, decision)
     if isinstance(decision, Arrange):

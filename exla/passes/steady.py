@@ -121,7 +121,7 @@ def _is_chosen_from(program: Program, chosen: Any, var: Any) -> bool:
     return eqn is not None and eqn.primitive.name in CHOOSING and any(v is var for v in eqn.invars)
 
 
-def _is_comparison(eqn: Any) -> bool:
+def is_comparison(eqn: Any) -> bool:
     """Whether two values in floating point are compared for equality: not one with itself, which asks for NaNs."""
     if eqn.primitive.name not in COMPARISONS:
         return False
@@ -137,7 +137,7 @@ def _compares(program: Program) -> bool:
 def _compares_anywhere(eqn: Any) -> bool:
     """Whether an equation compares floating point numbers for equality, or a body of it does."""
     return (
-        _is_comparison(eqn)
+        is_comparison(eqn)
         or ("loop" in eqn.params and _compares(eqn.params["loop"].body))
         or any(_compares(program_of(body.jaxpr)) for body in _compat.bodies(eqn))
     )
@@ -237,7 +237,7 @@ class Walk:
     def meet(self, program: Program, position: int, operands: Sequence[Reach], place: Place) -> None:
         """See what comes together in an equation."""
         eqn = program.eqns[position]
-        if _is_comparison(eqn) and not self._is_one(program, eqn):
+        if is_comparison(eqn) and not self._is_one(program, eqn):
             self._compare(operands[0], operands[1], place, program.source(position))
 
     def at(self, eqn: Any, place: Place) -> Place:

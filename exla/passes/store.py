@@ -169,12 +169,12 @@ def _stored(program: Program, position: int, decision: Store) -> Program:
 
 
 def _until(program: Program, position: int, when: int) -> set[int]:
-    """An equation that runs inside of another one, and what runs there between them."""
+    """An equation that runs inside of another one, and what is between them and reads it: that runs there, or later."""
     found = {position} if position < when else set[int]()
     for at in sorted(found):
         for v in program.eqns[at].outvars:
             for user, _ in program.consumers.get(v, ()):
-                found |= _until(program, user, when) if _whens(program)[user] == when else set()
+                found |= _until(program, user, _whens(program)[user]) if user < when else set()
     return found
 
 

@@ -192,6 +192,10 @@ class RecordedSpace:
         """What was moved is among what was split."""
         yield from ()
 
+    def distributed(self, start: Candidate) -> Iterator[Candidate]:
+        """What was distributed is among what was split."""
+        yield from ()
+
     def sealed(self, start: Candidate) -> Iterator[Candidate]:
         """What was sealed is among what was split."""
         yield from ()

@@ -33,7 +33,8 @@ from exla.ir.scopes import numbered
 from exla.ir.spread import Spread
 from exla.passes.apart import allows
 from exla.passes.arrange import enumerate_arrangements
-from exla.passes.decisions import Change, CompileOption, Decision, Rewrite, Seal, Share, Split, Store
+from exla.passes.decisions import Change, CompileOption, Decision, Distribute, Rewrite, Seal, Share, Split, Store
+from exla.passes.distribute import enumerate_distributions
 from exla.passes.paths import program_at
 from exla.passes.replace import Declined
 from exla.passes.replay import replay
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from exla.search.ranker import CandidateRanker, Ranking
 
 MOST_ARRANGED = 6
-MOST_SEALED = 16
+MOST_STEADIED = 16
 DEPTH = 2
 """How many splits one after another `Space.all` and the random walks go; strategies may go further."""
 RATIO = 2
@@ -177,7 +178,7 @@ class Space:
     sources: Mapping[Decision, str] = field(default_factory=dict, init=False)
     predicted: tuple[Sequence[Candidate], Ranking] | None = field(default=None, init=False)
     _steady: dict[tuple[Change, ...], Steady] = field(default_factory=dict, init=False)
-    _sealed: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
+    _steadied: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
     _barred: set[Split] = field(default_factory=set, init=False)
     barred_shares: Counter[Share] = field(default_factory=Counter, init=False)
     known_shared: dict[Any, Candidate | None] = field(default_factory=dict, init=False)
@@ -248,22 +249,32 @@ class Space:
 
     def sealed(self, start: Candidate) -> Iterator[Candidate]:
         """A start that computes what is compared for equality by itself, where it is a sum or the like."""
+        return self._steadied_by(enumerate_seals, start) if self.machine.keeps_branches else iter(())
+
+    def distributed(self, start: Candidate) -> Iterator[Candidate]:
+        """A start in which different comparisons for equality, and what follows from them, have values of their own."""
+        return iter(()) if self.exact else self._steadied_by(enumerate_distributions, start)
+
+    def _steadied_by(
+        self, offers: Callable[[Steady], Iterator[Distribute | Seal]], start: Candidate
+    ) -> Iterator[Candidate]:
+        """A start after each decision that is offered next, for as long as one is; nothing where none is."""
         made = start
-        for _ in range(MOST_SEALED if self.machine.keeps_branches else 0):
+        for _ in range(MOST_STEADIED):
             steady = self.steady(made)
-            decision = None if steady is None else next(enumerate_seals(steady), None)
+            decision = None if steady is None else next(offers(steady), None)
             if decision is None:
                 break
-            made = self._seal(made, decision)
+            made = self._steadied_with(made, decision)
         if made is not start:
             yield made
 
-    def _seal(self, start: Candidate, decision: Seal) -> Candidate:
+    def _steadied_with(self, start: Candidate, decision: Distribute | Seal) -> Candidate:
         decisions = (*start.decisions, decision)
-        if decisions not in self._sealed:
+        if decisions not in self._steadied:
             self.sources = {**self.sources, decision: source_of(start.program, decision)}
-            self._sealed[decisions] = self.of(numbered(replay(start.program, decision)), decisions, ())
-        return self._sealed[decisions]
+            self._steadied[decisions] = self.of(numbered(replay(start.program, decision)), decisions, ())
+        return self._steadied[decisions]
 
     def stored(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """The program whose values wait elsewhere, or in narrower types: see `exla.search.kept`."""
@@ -436,9 +447,10 @@ class Space:
     def _start_of(self, decisions: Sequence[Decision]) -> Candidate:
         """The start that some decisions begin with: the one with most of them."""
         start = self.starts[start_of([s.decisions for s in self.starts], decisions)]
-        for decision in itertools.takewhile(lambda d: isinstance(d, Seal), decisions[len(start.decisions) :]):
-            assert isinstance(decision, Seal)
-            start = self._seal(start, decision)
+        for decision in decisions[len(start.decisions) :]:
+            if not isinstance(decision, Distribute | Seal):
+                break
+            start = self._steadied_with(start, decision)
         return start
 
     @cached_property

@@ -12,6 +12,7 @@ from exla.passes.decisions import (
     Collect,
     CompileOption,
     Decision,
+    Distribute,
     Growth,
     Rematerialize,
     Reorder,
@@ -38,6 +39,7 @@ ONE_OF_EACH = [
     Reorder(**HERE, order=((0, 1), (0, 1, 2))),
     Swap(**HERE),
     Collect(**HERE, result=1),
+    Distribute(**HERE),
     Rematerialize(**HERE),
     Checkpoint(**HERE, ends=(1, 2), small_bytes=9),
     Seal(**HERE),
@@ -88,6 +90,6 @@ def test_fields_of_decisions_have_their_types(field, wrong):
 def test_what_is_no_mapping_with_a_kind_is_no_decision(data):
     with pytest.raises(
         ValueError,
-        match="not a decision: .*; kinds are Arrange, Checkpoint, Collect, CompileOption, Rematerialize, Reorder",
+        match="not a decision: .*; kinds are Arrange, Checkpoint, Collect, CompileOption, Distribute, Rematerialize, ",
     ):
         from_json(data)

@@ -182,6 +182,22 @@ def test_what_is_compared_for_equality_stays_equal_to_itself():
     np.testing.assert_allclose(got, want, atol=8 * BFLOAT16_ERROR * np.abs(want).max())
 
 
+def test_what_reads_a_moved_value_is_moved_with_it_and_no_further_than_it_runs():
+    """`twice` runs where the first product wants it, and `more`, written before that, where the second one does."""
+
+    def two_products(x, w):
+        twice = jnp.exp(x @ w) * 2
+        more = twice + 1
+        return (twice @ w) + (more @ w)
+
+    x = np.random.default_rng(0).standard_normal((D, D), dtype=np.float32) / D
+    program = program_of(two_products, x, x)
+    position = next(i for i, eqn in enumerate(program.eqns) if eqn.primitive.name == "exp")
+    stored = replay(program, Store(path=(), site=program.site(position), result=0, how="bfloat16", early=0))
+    (got,) = run(stored, x, x)
+    np.testing.assert_allclose(got, two_products(x, x), atol=20 * BFLOAT16_ERROR)
+
+
 def test_a_store_is_replayed_or_missed_with_a_reason():
     w, x = operands(chain)
     program = program_of(chain, w, x)

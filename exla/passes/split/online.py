@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from exla._compat import Literal
-from exla.ir.program import Program
+from exla.ir.program import Program, is_zero
 from exla.passes.opaque import always
 from exla.passes.split.regions import Instance, factors_of
 
@@ -172,7 +171,7 @@ def _combined(program: Program, eqn: Any, forms: Sequence[Form | None]) -> Form:
     if name in ("mul", "div") and set(kinds) <= {None, "scaled", "late"}:
         return _product(name, forms)
     if name == "select_n" and kinds[0] is None:
-        cases = {f for f, v in zip(forms[1:], eqn.invars[1:], strict=True) if not _is_zero(program, v)}
+        cases = {f for f, v in zip(forms[1:], eqn.invars[1:], strict=True) if not is_zero(program, v)}
         only = cases.pop() if len(cases) == 1 else None
         return only if only is not None and only.kind == "scaled" else NONE
     return NONE
@@ -200,19 +199,6 @@ def _product(name: str, forms: Sequence[Form | None]) -> Form:
 def _the(form: Form | None) -> Form:
     assert form is not None
     return form
-
-
-def _is_zero(program: Program, var: Any) -> bool:
-    """Whether a value is zero everywhere."""
-    while not isinstance(var, Literal):
-        position = program.producers.get(var)
-        if position is None or program.eqns[position].primitive.name not in (
-            "broadcast_in_dim",
-            "convert_element_type",
-        ):
-            return False
-        var = program.eqns[position].invars[0]
-    return bool(np.all(np.asarray(var.val) == 0))
 
 
 def running(program: Program, late: Late, bases: Mapping[Any, Instance], early: Set[Any]) -> Running | None:

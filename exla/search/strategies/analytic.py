@@ -66,20 +66,30 @@ def analytic(space: SearchSpace, generator: random.Random) -> Steps:
 def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candidate, Outcome, bool]:
     """Ask for split programs until one obeys.
 
-    Where nothing does, what computes by itself what is compared for equality; then what is cut finer: a small value
-    that stays whole may tie a loop to the big ones that it is made of.
+    Where nothing does, what computes by itself what is compared for equality; then what has values of its own for
+    each comparison, which computes more again; then what is cut finer: a small value that stays whole may tie
+    a loop to the big ones that it is made of.
     """
 
     @cache
-    def sealed() -> list[Candidate]:
+    def distributed() -> Sequence[Candidate]:
+        return [made for start in unsplit for made in space.distributed(start)]
+
+    @cache
+    def sealed() -> Sequence[Candidate]:
         return [made for start in unsplit for made in space.sealed(start)]
 
     tried = defaultdict[tuple[Change, ...], _Tried](_Tried)
     easiest = _easiest_first(space, unsplit)
     for goal, hopeless in ((space.goal, HOPELESS + PLACES - 1), (replace(space.goal, finest=True), HOPELESS_FINER)):
-        for ways, others in ((lambda: easiest, sealed), (sealed, tuple)):
+        ways: list[Callable[[], Sequence[Candidate]]] = [lambda: easiest, sealed, distributed]
+        for place, way in enumerate(ways):
+
+            def others(later: Sequence[Callable[[], Sequence[Candidate]]] = ways[place + 1 :]) -> Sequence[Candidate]:
+                return [start for other in later for start in other()]
+
             is_met = False
-            for start in ways():
+            for start in way():
                 is_met |= yield from _descend(space, start, goal, tried[start.decisions], hopeless, others)
             if is_met:
                 return True

@@ -1,0 +1,247 @@
+"""The distribute pass: what is made of different comparisons for equality is made of values of its own.
+
+    rewrite: reduce_sum((a + b) * g)  ->  reduce_sum(a * g) + reduce_sum(b' * g')
+
+Where a is made of `x == min(x, 0)` and b of `x == min(x, 1)`, as in the gradient of the Chamfer distance, whatever cuts
+`x` cuts both minima with it, and the comparisons need it in several loops, where what is compared must be computed in
+one (`exla.passes.steady`). Apart, the minima over rows and all that follows from them are computed in one loop over the
+rows, those over columns in one over the columns, each from an `x` of its own: every comparison after the first gets a
+copy of the large values that it and its followers read, computed again of what is small (b', g'). A sum whose terms
+follow from different comparisons is taken of each term by itself.
+
+It takes the time of the copies, and is chosen where nothing else obeys the limit. The terms are the same and are added
+in another order; under numerics="exact", and in types below 32 bits, nothing is distributed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jax import lax
+
+from exla import _compat
+from exla._compat import Literal
+from exla.errors import ReplayMiss
+from exla.ir.memory import Path
+from exla.ir.primitives import named
+from exla.ir.program import Program, is_zero, value_bytes, variables
+from exla.passes.collect import ADDS, LINEAR
+from exla.passes.decisions import Distribute
+from exla.passes.paths import at_site, bodies_to_rewrite
+from exla.passes.reorder import TYPES
+from exla.passes.rewritten import Get, rewritten_at
+from exla.passes.rounding import made_by
+from exla.passes.seal import SMALLER
+from exla.passes.steady import Steady, is_comparison
+
+SUMS = named("reduce_sum dot_general")
+MOST_COMPARISONS = 8
+"""Copies that are made at most, and one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One of the terms that a value is the sum of.
+
+    Attributes:
+      leaf: the value that it is made of.
+      subtracted: whether it is subtracted.
+      steps: what is done with the leaf, as positions of equations and of their operands.
+    """
+
+    leaf: Any
+    subtracted: bool = False
+    steps: tuple[tuple[int, int], ...] = ()
+
+    def through(self, program: Program, get: Get) -> Any:
+        """The term, taken through its steps."""
+        value = get(self.leaf)
+        for position, k in self.steps:
+            eqn = program.eqns[position]
+            (value,) = _compat.bind(eqn, *(value if i == k else get(v) for i, v in enumerate(eqn.invars)))
+        return lax.neg(value) if self.subtracted else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """What follows from which comparison in a program.
+
+    Attributes:
+      program: the program.
+      comparisons: positions of those of a large value with a smaller one that large values are reduced to.
+      large: the values of which a comparison gets a copy.
+      made: these, and all that is made of them.
+      follows: large value -> the comparisons that it is made of through large values, a set of bits.
+      leads: value -> the comparisons that are made of it, likewise.
+    """
+
+    program: Program
+    comparisons: tuple[int, ...]
+    large: Set[Any]
+    made: Set[Any]
+    follows: Mapping[Any, int]
+    leads: Mapping[Any, int]
+
+    @classmethod
+    def of(cls, program: Program) -> Apart | None:
+        """Of a program; None where no large value leads to several through others, or too many are made."""
+        compared = {at: max(map(value_bytes, eqn.invars)) for at, eqn in enumerate(program.eqns) if is_comparison(eqn)}
+        least = max(compared.values(), default=0) // SMALLER
+        large, made, follows = set[Any](), set[Any](), dict[Any, int]()
+        comparisons: list[int] = []
+        for position, eqn in enumerate(program.eqns):
+            large.update(v for v in eqn.outvars if value_bytes(v) > least)
+            read = program.operands[position]
+            if not large.isdisjoint(eqn.outvars) or not made.isdisjoint(read):
+                made.update(eqn.outvars)
+            bits = _union(follows, (v for v in read if v in large))
+            if compared.get(position, 0) > least and any(_is_extreme(program, v, made - large) for v in eqn.invars):
+                bits |= 1 << len(comparisons)
+                comparisons.append(position)
+            follows |= dict.fromkeys(eqn.outvars, bits)
+        if not 1 < len(comparisons) <= MOST_COMPARISONS:
+            return None
+        leads, directly = dict[Any, int](), dict[Any, int]()
+        for position in reversed(range(len(program.eqns))):
+            own = 1 << comparisons.index(position) if position in comparisons else 0
+            made_of_it = program.eqns[position].outvars
+            for bits_of, among in ((leads, made_of_it), (directly, [v for v in made_of_it if v in large])):
+                further = own | _union(bits_of, among)
+                bits_of.update({v: further | bits_of.get(v, 0) for v in program.operands[position]})
+        if not any(bits & (bits - 1) for v, bits in directly.items() if v in large):
+            return None
+        return cls(
+            program=program, comparisons=tuple(comparisons), large=large, made=made, follows=follows, leads=leads
+        )
+
+    def computes(self) -> dict[int, Callable[[Get], list[Any]]]:
+        """How each small value is computed that is made of a copy, by position."""
+        known: list[dict[Any, Any]] = [{} for _ in self.comparisons]
+        found = dict[int, Callable[[Get], list[Any]]]()
+        for position, eqn in enumerate(self.program.eqns):
+            if not self.large.isdisjoint(eqn.outvars) or self.large.isdisjoint(self.program.operands[position]):
+                continue
+            terms = self._terms_of(eqn)
+            if len(terms) > 1 or self._which(terms[0].leaf) > 0:
+                found[position] = functools.partial(self._compute, position, terms, known)
+        return found
+
+    def _compute(self, position: int, terms: tuple[Term, ...], known: list[dict[Any, Any]], get: Get) -> list[Any]:
+        """The results of an equation that makes small values of large ones."""
+        if len(terms) > 1:
+            parts = [t.through(self.program, self._copy(self._which(t.leaf), known, get)) for t in terms]
+            return [functools.reduce(lax.add, parts)]
+        eqn = self.program.eqns[position]
+        return _compat.bind(eqn, *map(self._copy(self._which(terms[0].leaf), known, get), eqn.invars))
+
+    def _which(self, value: Any) -> int:
+        """Of which comparison's copy a value is made: the one that it follows from, or else leads to."""
+        bits = self.follows.get(value, 0) or self.leads.get(value, 0)
+        return bits.bit_length() - 1 if bits & (bits - 1) == 0 and bits else 0
+
+    def _copy(self, which: int, known: list[dict[Any, Any]], get: Get) -> Get:
+        """From a value of the program to the one that a comparison has of it: a copy of what is large.
+
+        What a copy is made of goes through barriers, so that nobody takes one copy for another.
+        """
+        there = known[which]
+
+        def copied(atom: Any) -> Any:
+            if which == 0 or isinstance(atom, Literal) or (atom in self.made and atom not in self.large):
+                return get(atom)
+            if atom in there:
+                return there[atom]
+            if atom in self.large:
+                eqn = self.program.eqns[self.program.producers[atom]]
+                there.update(zip(eqn.outvars, _compat.bind(eqn, *map(copied, eqn.invars)), strict=True))
+            else:
+                there[atom] = get(atom)
+                for _ in range(which):
+                    there[atom] = lax.optimization_barrier(there[atom])
+            return there[atom]
+
+        return copied
+
+    def _terms_of(self, eqn: Any) -> tuple[Term, ...]:
+        """What an equation makes as a sum of terms that follow from different comparisons; itself where it is none."""
+        result = eqn.outvars[0]
+        if eqn.primitive.name not in SUMS or str(result.aval.dtype) not in TYPES:
+            return (Term(leaf=result),)
+        return self._terms(result)
+
+    def _terms(self, value: Any) -> tuple[Term, ...]:
+        position = None if isinstance(value, Literal) else self.program.producers.get(value)
+        if position is None or not self.follows.get(value):
+            return (Term(leaf=value),)
+        eqn = self.program.eqns[position]
+        name = eqn.primitive.name
+        if name in ADDS or name == "sub":
+            one, other = map(self._terms, eqn.invars)
+            if len({_union(self.follows, variables([v])) for v in eqn.invars} - {0}) == 2 or len(one) + len(other) > 2:
+                return (*one, *(replace(t, subtracted=t.subtracted ^ (name == "sub")) for t in other))
+        for k in self._linear_in(eqn):
+            terms = self._terms(eqn.invars[k])
+            if len(terms) > 1:
+                return tuple(replace(t, steps=(*t.steps, (position, k))) for t in terms)
+        return (Term(leaf=value),)
+
+    def _linear_in(self, eqn: Any) -> Iterator[int]:
+        """The operands of an equation that makes of their sum the sum of what it makes of them."""
+        if eqn.primitive.name in LINEAR:
+            yield from range(len(eqn.invars))
+        elif eqn.primitive.name == "div":
+            yield 0
+        elif eqn.primitive.name == "select_n":
+            cases = range(1, len(eqn.invars))
+            yield from (k for k in cases if all(is_zero(self.program, eqn.invars[i]) for i in cases if i != k))
+
+
+def enumerate_distributions(steady: Steady) -> Iterator[Distribute]:
+    """Offer to make what follows from different comparisons of values of its own.
+
+    Args:
+      steady: of the program.
+
+    Yields:
+      One decision for each program that has such comparisons, which names the first of them.
+    """
+    if steady.numbers:
+        yield from _distributions(steady.program, ())
+
+
+def _distributions(program: Program, path: Path) -> Iterator[Distribute]:
+    apart = Apart.of(program)
+    if apart is not None and apart.computes():
+        yield Distribute(path=path, site=program.site(apart.comparisons[0]))
+    for body, inner in bodies_to_rewrite(program, path):
+        yield from _distributions(body, inner)
+
+
+def apply_distribute(program: Program, decision: Distribute) -> Program:
+    """Replay a distribution.
+
+    Raises:
+      ReplayMiss: if there are no such comparisons.
+    """
+
+    def change(inner: Program, position: int) -> Program:
+        apart = Apart.of(inner)
+        computes = apart.computes() if apart is not None and apart.comparisons[0] == position else {}
+        if not computes:
+            raise ReplayMiss(f"{decision}: it is not the first of comparisons from which different things follow")
+        return rewritten_at(inner, computes)
+
+    return at_site(program, decision, change)
+
+
+def _is_extreme(program: Program, value: Any, small: Set[Any]) -> bool:
+    """Whether a side of a comparison is one of some small values, whatever moves it."""
+    position = made_by(program, value)
+    return position is not None and not small.isdisjoint(program.eqns[position].outvars)
+
+
+def _union(bits: Mapping[Any, int], values: Iterator[Any] | list[Any]) -> int:
+    return functools.reduce(int.__or__, (bits.get(v, 0) for v in values), 0)

@@ -1,0 +1,138 @@
+"""What follows from different comparisons has values of its own, where nothing else lets a gradient of extremes fit."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import exla
+from exla.call import read
+from exla.errors import ReplayMiss
+from exla.ir.emit import emit
+from exla.ir.program import Site
+from exla.ir.scopes import numbered
+from exla.passes.decisions import Distribute, Seal, from_json, to_json
+from exla.passes.distribute import enumerate_distributions
+from exla.passes.replay import replay
+from exla.passes.steady import Steady
+from exla.passes.unless import EXPANSIONS
+from exla.search.space import Space
+from tests.cost_model.test_split_configs import space
+from tests.passes.test_seal import LOSSES, arguments, error, gradient, in_float64
+from tests.targets.test_compilers import compiler_of
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+APART = ("Chamfer", "Chamfer by products", "Hausdorff", "likest", "largest shares", "transposed")
+
+
+def hard_negatives(x, y):
+    """The triplet loss with the hardest negative of each row and of each column; the masked gradient is linear too."""
+    scores = jnp.where(jnp.eye(len(x), dtype=bool), -jnp.inf, x @ y.T)
+    positive = jnp.sum(x * y, 1)
+    rows, columns = (jax.nn.relu(0.2 - positive + jnp.max(scores, axis)) for axis in (1, 0))
+    return jnp.sum(rows) + jnp.sum(columns)
+
+
+def difference_of_extremes(x, y):
+    """What is subtracted, in a product whose gradient is a matrix product, with large values in between."""
+    scores = x @ y.T
+    centred = 2 * (scores - jnp.mean(scores))
+    return jnp.sum(jnp.max(centred, 0)) - jnp.sum(jnp.min(centred, 1) ** 2)
+
+
+def signed(x, y):
+    """What is nearest in a row, less what is nearest in a column."""
+    distances = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
+    rows, columns = (distances == jnp.min(distances, axis, keepdims=True) for axis in (1, 0))
+    return (jnp.sum(jnp.where(rows, distances, 0.0) - jnp.where(columns, distances, 0.0), axis=1),)
+
+
+PROGRAMS = (
+    {"signed": signed}
+    | {name: gradient(name) for name in APART}
+    | {loss.__name__: jax.grad(loss, (0, 1)) for loss in (hard_negatives, difference_of_extremes)}
+)
+
+
+def first(function, values):
+    program = numbered(read(jax.make_jaxpr(function)(*values), "cpu"))
+    return program, next(enumerate_distributions(Steady(program=program)), None)
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_apart_is_the_same(name, ties):
+    function, values = PROGRAMS[name], arguments(96, 96, 3, ties=ties)
+    want = in_float64(function, values)
+    if error(jax.jit(function)(*values), want) > 1e-4:
+        pytest.skip("in float32 these are no ties, or others")
+    program, decision = first(function, values)
+    made = numbered(replay(program, decision))
+    with jax.disable_jit():
+        got = emit(made, EXPANSIONS)(*values)
+    assert error(got, want) < 1e-5
+    assert not list(enumerate_distributions(Steady(program=made))), "there are copies for all"
+
+
+@pytest.mark.parametrize("name", ["farthest", "centred"])
+def test_a_single_comparison_or_one_after_the_other_needs_no_copies(name):
+    assert first(gradient(name), arguments(64, 48, 3))[1] is None
+
+
+@pytest.mark.parametrize("name", ["Chamfer", "likest", "hard_negatives"])
+def test_splits_of_what_is_apart_are_right(name):
+    function, values = PROGRAMS[name], arguments(160, 160, 5)
+    want = in_float64(function, values)
+    made = space(function, values, share=0.2)
+    (start,) = made.distributed(made.rewritten)
+    offered = list(itertools.islice(made.below(start), 12))
+    assert offered
+    for candidate in offered[:: max(len(offered) // 4, 1)]:
+        got = jax.jit(emit(candidate.program, EXPANSIONS))(*values)
+        assert error(got, want) < 1e-4, str(candidate)
+
+
+def test_it_is_chosen_where_nothing_can_be_sealed(monkeypatch):
+    function, values, matrix = gradient("Chamfer"), arguments(600, 500, 3), 4 * 600 * 500
+    sealed = exla.jit(function, memory_limit=matrix // 4, records="off").plan(*values)
+    assert any(isinstance(d, Seal) for d in sealed.decisions)
+    monkeypatch.setattr(Space, "sealed", lambda self, start: iter(()))
+    f = exla.jit(function, memory_limit=matrix // 4, records="off")
+    plan = f.plan(*values)
+    assert any(isinstance(d, Distribute) for d in plan.decisions) and plan.compiled_bytes <= matrix // 4
+    assert "each by itself" in str(plan)
+    assert error(f(*values), in_float64(function, values)) < 1e-4
+    with pytest.raises(exla.MemoryLimitError, match="must be computed in one place"):
+        exla.jit(function, memory_limit=matrix // 4, records="off", numerics="exact").plan(*values)
+
+
+def fit(x, y):
+    """A loop of the user's around such a gradient."""
+    step = jax.grad(LOSSES["Chamfer"])
+    return jax.lax.fori_loop(0, 4, lambda _, z: z - 0.05 * len(z) * step(z, y), x)
+
+
+@pytest.mark.parametrize(
+    "function", [gradient("Chamfer"), PROGRAMS["hard_negatives"], fit], ids=["Chamfer", "hard", "fit"]
+)
+def test_on_a_gpu_such_gradients_fit(function):
+    compiler_of("gpu:h100")
+    rows = jax.ShapeDtypeStruct((3000, 3), np.float32)
+    limit = 4 * 3000 * 3000 // 4
+    plan = exla.compile(function, (rows, rows), target="gpu:h100", memory_limit=limit, records="off").plan
+    assert any(isinstance(d, Distribute) for d in plan.decisions) and plan.compiled_bytes <= limit
+
+
+def test_decisions_are_plain_data_and_miss_where_they_do_not_apply():
+    program, decision = first(gradient("Chamfer"), arguments(64, 48, 3))
+    assert from_json(to_json(decision)) == decision
+    assert program.eqns[decision.site.position].primitive.name == "eq"
+    with pytest.raises(ReplayMiss, match="another one"):
+        replay(program, Distribute(path=(), site=Site(position=decision.site.position, fingerprint="0")))
+    made = replay(program, decision)
+    again = next(i for i, eqn in enumerate(made.eqns) if eqn.primitive.name == "eq")
+    with pytest.raises(ReplayMiss, match="not the first of comparisons"):
+        replay(made, Distribute(path=(), site=made.site(again)))
