@@ -48,11 +48,13 @@ class Term:
 
     Attributes:
       leaf: the value that it is made of.
+      which: of which comparison's copy.
       subtracted: whether it is subtracted.
       steps: what is done with the leaf, as positions of equations and of their operands.
     """
 
     leaf: Any
+    which: int
     subtracted: bool = False
     steps: tuple[tuple[int, int], ...] = ()
 
@@ -67,23 +69,25 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """What follows from which comparison in a program.
+    """What follows from which comparison in a program; comparisons with one extreme are one.
 
     Attributes:
       program: the program.
-      comparisons: positions of those of a large value with a smaller one that large values are reduced to.
+      first: position of the first comparison of a large value with an extreme, which large values are reduced to.
       large: the values of which a comparison gets a copy.
       made: these, and all that is made of them.
-      follows: large value -> the comparisons that it is made of through large values, a set of bits.
+      follows: value -> the comparisons that it is made of through large values, a set of bits.
       leads: value -> the comparisons that are made of it, likewise.
+      owners: position of what reduces large values to an extreme -> the comparison with that.
     """
 
     program: Program
-    comparisons: tuple[int, ...]
+    first: int
     large: Set[Any]
     made: Set[Any]
     follows: Mapping[Any, int]
     leads: Mapping[Any, int]
+    owners: Mapping[int, int]
 
     @classmethod
     def of(cls, program: Program) -> Apart | None:
@@ -91,22 +95,24 @@ class Apart:
         compared = {at: max(map(value_bytes, eqn.invars)) for at, eqn in enumerate(program.eqns) if is_comparison(eqn)}
         least = max(compared.values(), default=0) // SMALLER
         large, made, follows = set[Any](), set[Any](), dict[Any, int]()
-        comparisons: list[int] = []
+        extremes, owns = dict[int, int](), dict[int, int]()
         for position, eqn in enumerate(program.eqns):
             large.update(v for v in eqn.outvars if value_bytes(v) > least)
             read = program.operands[position]
             if not large.isdisjoint(eqn.outvars) or not made.isdisjoint(read):
                 made.update(eqn.outvars)
+            if compared.get(position, 0) > least:
+                extreme = next((at for v in eqn.invars if (at := _extreme(program, v, made - large)) is not None), None)
+                if extreme is not None:
+                    owns[position] = extremes.setdefault(extreme, len(extremes))
             bits = _union(follows, (v for v in read if v in large))
-            if compared.get(position, 0) > least and any(_is_extreme(program, v, made - large) for v in eqn.invars):
-                bits |= 1 << len(comparisons)
-                comparisons.append(position)
-            follows |= dict.fromkeys(eqn.outvars, bits)
-        if not 1 < len(comparisons) <= MOST_COMPARISONS:
+            follows |= dict.fromkeys(eqn.outvars, bits | (1 << owns[position] if position in owns else 0))
+        owners = _owners(program, extremes, large, made)
+        if owners is None or not 1 < len(extremes) <= MOST_COMPARISONS:
             return None
         leads, directly = dict[Any, int](), dict[Any, int]()
         for position in reversed(range(len(program.eqns))):
-            own = 1 << comparisons.index(position) if position in comparisons else 0
+            own = 1 << owns[position] if position in owns else 0
             made_of_it = program.eqns[position].outvars
             for bits_of, among in ((leads, made_of_it), (directly, [v for v in made_of_it if v in large])):
                 further = own | _union(bits_of, among)
@@ -114,40 +120,53 @@ class Apart:
         if not any(bits & (bits - 1) for v, bits in directly.items() if v in large):
             return None
         return cls(
-            program=program, comparisons=tuple(comparisons), large=large, made=made, follows=follows, leads=leads
+            program=program, first=min(owns), large=large, made=made, follows=follows, leads=leads, owners=owners
         )
 
     def computes(self) -> dict[int, Callable[[Get], list[Any]]]:
-        """How each small value is computed that is made of a copy, by position."""
-        known: list[dict[Any, Any]] = [{} for _ in self.comparisons]
+        """How each small value is computed that is made of a copy, by position; none where copies would mix.
+
+        What follows from a comparison reads what its copy makes of it: another's would be compared with the extreme of
+        one, which may have other bits.
+        """
+        known: list[dict[Any, Any]] = [{} for _ in range(MOST_COMPARISONS)]
         found = dict[int, Callable[[Get], list[Any]]]()
         for position, eqn in enumerate(self.program.eqns):
             if not self.large.isdisjoint(eqn.outvars) or self.large.isdisjoint(self.program.operands[position]):
                 continue
             terms = self._terms_of(eqn)
-            if len(terms) > 1 or self._which(terms[0].leaf) > 0:
+            if len(terms) == 1 and position in self.owners:
+                terms = (replace(terms[0], which=self.owners[position]),)
+            if any(self._follows(term) & ~(1 << term.which) for term in terms):
+                return {}
+            if len(terms) > 1 or terms[0].which > 0:
                 found[position] = functools.partial(self._compute, position, terms, known)
-        return found
+        results = (v for v in variables(self.program.outvars) if v in self.large)
+        return {} if _union(self.follows, results) & ~1 else found
+
+    def _follows(self, term: Term) -> int:
+        """The comparisons from which follows what a term is made of."""
+        read = [v for at, k in term.steps for i, v in enumerate(self.program.eqns[at].invars) if i != k]
+        return _union(self.follows, (v for v in variables([term.leaf, *read]) if v is term.leaf or v in self.large))
 
     def _compute(self, position: int, terms: tuple[Term, ...], known: list[dict[Any, Any]], get: Get) -> list[Any]:
         """The results of an equation that makes small values of large ones."""
         if len(terms) > 1:
-            parts = [t.through(self.program, self._copy(self._which(t.leaf), known, get)) for t in terms]
+            parts = [t.through(self.program, self._copy(known[t.which], t.which, get)) for t in terms]
             return [functools.reduce(lax.add, parts)]
         eqn = self.program.eqns[position]
-        return _compat.bind(eqn, *map(self._copy(self._which(terms[0].leaf), known, get), eqn.invars))
+        return _compat.bind(eqn, *map(self._copy(known[terms[0].which], terms[0].which, get), eqn.invars))
 
-    def _which(self, value: Any) -> int:
-        """Of which comparison's copy a value is made: the one that it follows from, or else leads to."""
-        bits = self.follows.get(value, 0) or self.leads.get(value, 0)
-        return bits.bit_length() - 1 if bits & (bits - 1) == 0 and bits else 0
+    def _term(self, value: Any) -> Term:
+        """A value as a term, of the comparison that it follows from, or else leads to."""
+        bits = 0 if isinstance(value, Literal) else self.follows.get(value, 0) or self.leads.get(value, 0)
+        return Term(leaf=value, which=bits.bit_length() - 1 if bits and bits & (bits - 1) == 0 else 0)
 
-    def _copy(self, which: int, known: list[dict[Any, Any]], get: Get) -> Get:
+    def _copy(self, there: dict[Any, Any], which: int, get: Get) -> Get:
         """From a value of the program to the one that a comparison has of it: a copy of what is large.
 
         What a copy is made of goes through barriers, so that nobody takes one copy for another.
         """
-        there = known[which]
 
         def copied(atom: Any) -> Any:
             if which == 0 or isinstance(atom, Literal) or (atom in self.made and atom not in self.large):
@@ -169,13 +188,13 @@ class Apart:
         """What an equation makes as a sum of terms that follow from different comparisons; itself where it is none."""
         result = eqn.outvars[0]
         if eqn.primitive.name not in SUMS or str(result.aval.dtype) not in TYPES:
-            return (Term(leaf=result),)
+            return (self._term(result),)
         return self._terms(result)
 
     def _terms(self, value: Any) -> tuple[Term, ...]:
         position = None if isinstance(value, Literal) else self.program.producers.get(value)
         if position is None or not self.follows.get(value):
-            return (Term(leaf=value),)
+            return (self._term(value),)
         eqn = self.program.eqns[position]
         name = eqn.primitive.name
         if name in ADDS or name == "sub":
@@ -186,7 +205,7 @@ class Apart:
             terms = self._terms(eqn.invars[k])
             if len(terms) > 1:
                 return tuple(replace(t, steps=(*t.steps, (position, k))) for t in terms)
-        return (Term(leaf=value),)
+        return (self._term(value),)
 
     def _linear_in(self, eqn: Any) -> Iterator[int]:
         """The operands of an equation that makes of their sum the sum of what it makes of them."""
@@ -215,7 +234,7 @@ def enumerate_distributions(steady: Steady) -> Iterator[Distribute]:
 def _distributions(program: Program, path: Path) -> Iterator[Distribute]:
     apart = Apart.of(program)
     if apart is not None and apart.computes():
-        yield Distribute(path=path, site=program.site(apart.comparisons[0]))
+        yield Distribute(path=path, site=program.site(apart.first))
     for body, inner in bodies_to_rewrite(program, path):
         yield from _distributions(body, inner)
 
@@ -229,7 +248,7 @@ def apply_distribute(program: Program, decision: Distribute) -> Program:
 
     def change(inner: Program, position: int) -> Program:
         apart = Apart.of(inner)
-        computes = apart.computes() if apart is not None and apart.comparisons[0] == position else {}
+        computes = apart.computes() if apart is not None and apart.first == position else {}
         if not computes:
             raise ReplayMiss(f"{decision}: it is not the first of comparisons from which different things follow")
         return rewritten_at(inner, computes)
@@ -237,10 +256,27 @@ def apply_distribute(program: Program, decision: Distribute) -> Program:
     return at_site(program, decision, change)
 
 
-def _is_extreme(program: Program, value: Any, small: Set[Any]) -> bool:
-    """Whether a side of a comparison is one of some small values, whatever moves it."""
+def _extreme(program: Program, value: Any, small: Set[Any]) -> int | None:
+    """The position of what makes a side of a comparison, where it is one of some small values, whatever moves it."""
     position = made_by(program, value)
-    return position is not None and not small.isdisjoint(program.eqns[position].outvars)
+    return None if position is None or small.isdisjoint(program.eqns[position].outvars) else position
+
+
+def _owners(program: Program, extremes: Mapping[int, int], large: Set[Any], made: Set[Any]) -> dict[int, int] | None:
+    """Which comparison each equation belongs to that reduces large values to an extreme; None where one has two."""
+    found: dict[int, int] = {}
+    for extreme, which in extremes.items():
+        stack, seen = [extreme], set[int]()
+        while stack:
+            position = stack.pop()
+            if position in seen:
+                continue
+            seen.add(position)
+            read = program.operands[position]
+            if not large.isdisjoint(read) and found.setdefault(position, which) != which:
+                return None
+            stack += [program.producers[v] for v in read if v in made and v not in large]
+    return found
 
 
 def _union(bits: Mapping[Any, int], values: Iterator[Any] | list[Any]) -> int:

@@ -36,6 +36,13 @@ def hard_negatives(x, y):
     return jnp.sum(rows) + jnp.sum(columns)
 
 
+def largest_of_scaled(x, y):
+    """The second comparison is of what was divided by the extreme of the first."""
+    scores = jnp.exp(x @ y.T)
+    scaled = scores / jnp.max(scores, 0)
+    return jnp.sum(jnp.max(scaled, 1) ** 2)
+
+
 def difference_of_extremes(x, y):
     """What is subtracted, in a product whose gradient is a matrix product, with large values in between."""
     scores = x @ y.T
@@ -53,7 +60,7 @@ def signed(x, y):
 PROGRAMS = (
     {"signed": signed}
     | {name: gradient(name) for name in APART}
-    | {loss.__name__: jax.grad(loss, (0, 1)) for loss in (hard_negatives, difference_of_extremes)}
+    | {loss.__name__: jax.grad(loss, (0, 1)) for loss in (hard_negatives, largest_of_scaled, difference_of_extremes)}
 )
 
 
@@ -77,12 +84,37 @@ def test_what_is_apart_is_the_same(name, ties):
     assert not list(enumerate_distributions(Steady(program=made))), "there are copies for all"
 
 
-@pytest.mark.parametrize("name", ["farthest", "centred"])
-def test_a_single_comparison_or_one_after_the_other_needs_no_copies(name):
-    assert first(gradient(name), arguments(64, 48, 3))[1] is None
+def mutual(x, y):
+    """What follows from both comparisons at once: a copy of one would be compared with the extreme of the other."""
+    distances = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
+    rows, columns = (distances == jnp.min(distances, axis, keepdims=True) for axis in (1, 0))
+    return (jnp.sum(jnp.where(rows & columns, distances, 0.0)),)
 
 
-@pytest.mark.parametrize("name", ["Chamfer", "likest", "hard_negatives"])
+def returned(x, y):
+    """What is large and returned follows from the second comparison."""
+    scores = x @ y.T
+    rows = jnp.sum(jnp.where(scores == jnp.max(scores, 1, keepdims=True), scores, 0.0), 0)
+    return rows, scores == jnp.max(scores, 0)
+
+
+def both_of_one(x, y):
+    """Two comparisons with one extreme."""
+    scores = x @ y.T
+    most = jnp.max(scores, 1, keepdims=True)
+    return jnp.sum(jnp.where(scores == most, scores, 0.0), 0), jnp.sum(jnp.where(scores != most, scores, 0.0), 0)
+
+
+UNDIVIDED = {name: gradient(name) for name in ("farthest", "centred")}
+UNDIVIDED |= {function.__name__: function for function in (mutual, returned, both_of_one)}
+
+
+@pytest.mark.parametrize("name", UNDIVIDED)
+def test_nothing_is_made_apart_that_one_copy_does_not_follow_from(name):
+    assert first(UNDIVIDED[name], arguments(64, 48, 3))[1] is None
+
+
+@pytest.mark.parametrize("name", ["Chamfer", "likest", "hard_negatives", "largest_of_scaled"])
 def test_splits_of_what_is_apart_are_right(name):
     function, values = PROGRAMS[name], arguments(160, 160, 5)
     want = in_float64(function, values)
