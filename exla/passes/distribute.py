@@ -16,7 +16,7 @@ in another order; under numerics="exact", and in types below 32 bits, nothing is
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from exla import _compat
 from exla._compat import Literal
 from exla.errors import ReplayMiss
 from exla.ir.memory import Path
+from exla.ir.numbering import DRAWING
 from exla.ir.primitives import named
 from exla.ir.program import Program, is_zero, value_bytes, variables
 from exla.passes.collect import ADDS, LINEAR
@@ -35,11 +36,13 @@ from exla.passes.reorder import TYPES
 from exla.passes.rewritten import Get, rewritten_at
 from exla.passes.rounding import made_by
 from exla.passes.seal import SMALLER
-from exla.passes.steady import Steady, is_comparison
+from exla.passes.steady import Steady, is_comparison, is_with_choice
 
 SUMS = named("reduce_sum dot_general")
 MOST_COMPARISONS = 8
 """Copies that are made at most, and one."""
+MOST_TERMS = 16
+"""A sum of more is not taken term by term."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,22 +94,29 @@ class Apart:
 
     @classmethod
     def of(cls, program: Program) -> Apart | None:
-        """Of a program; None where no large value leads to several through others, or too many are made."""
+        """Of a program; None where no large value leads to several through others, or one cannot be copied."""
         compared = {at: max(map(value_bytes, eqn.invars)) for at, eqn in enumerate(program.eqns) if is_comparison(eqn)}
         least = max(compared.values(), default=0) // SMALLER
-        large, made, follows = set[Any](), set[Any](), dict[Any, int]()
+        large, made, late, follows = set[Any](), set[Any](), set[Any](), dict[Any, int]()
         extremes, owns = dict[int, int](), dict[int, int]()
         for position, eqn in enumerate(program.eqns):
             large.update(v for v in eqn.outvars if value_bytes(v) > least)
             read = program.operands[position]
+            if (eqn.effects or eqn.primitive.name in DRAWING) and not large.isdisjoint(eqn.outvars):
+                return None
             if not large.isdisjoint(eqn.outvars) or not made.isdisjoint(read):
                 made.update(eqn.outvars)
+            if any(v in late or (v in made and v not in large) for v in read):
+                late.update(eqn.outvars)
+            bits = _union(follows, (v for v in read if v in large))
             if compared.get(position, 0) > least:
                 extreme = next((at for v in eqn.invars if (at := _extreme(program, v, made - large)) is not None), None)
                 if extreme is not None:
                     owns[position] = extremes.setdefault(extreme, len(extremes))
-            bits = _union(follows, (v for v in read if v in large))
-            follows |= dict.fromkeys(eqn.outvars, bits | (1 << owns[position] if position in owns else 0))
+                    bits |= 1 << owns[position]
+                elif not late.isdisjoint(eqn.outvars) and not is_with_choice(program, eqn):
+                    bits |= 1  # its other side may be an extreme of the first copy all the same
+            follows |= dict.fromkeys(eqn.outvars, bits)
         owners = _owners(program, extremes, large, made)
         if owners is None or not 1 < len(extremes) <= MOST_COMPARISONS:
             return None
@@ -132,7 +142,12 @@ class Apart:
         known: list[dict[Any, Any]] = [{} for _ in range(MOST_COMPARISONS)]
         found = dict[int, Callable[[Get], list[Any]]]()
         for position, eqn in enumerate(self.program.eqns):
-            if not self.large.isdisjoint(eqn.outvars) or self.large.isdisjoint(self.program.operands[position]):
+            made, read = (self.large.intersection(v) for v in (eqn.outvars, self.program.operands[position]))
+            if eqn.effects or (made and len(made) < len(eqn.outvars)):  # it stays one, for the first copy
+                if (_union(self.follows, read | set(eqn.outvars)) | 1 << self.owners.get(position, 0)) & ~1:
+                    return {}
+                continue
+            if made or not read:
                 continue
             terms = self._terms_of(eqn)
             if len(terms) == 1 and position in self.owners:
@@ -174,8 +189,9 @@ class Apart:
             if atom in there:
                 return there[atom]
             if atom in self.large:
-                eqn = self.program.eqns[self.program.producers[atom]]
-                there.update(zip(eqn.outvars, _compat.bind(eqn, *map(copied, eqn.invars)), strict=True))
+                for position in self._made_of(atom, there):
+                    eqn = self.program.eqns[position]
+                    there.update(zip(eqn.outvars, _compat.bind(eqn, *map(copied, eqn.invars)), strict=True))
             else:
                 there[atom] = get(atom)
                 for _ in range(which):
@@ -184,28 +200,46 @@ class Apart:
 
         return copied
 
+    def _made_of(self, value: Any, there: Mapping[Any, Any]) -> list[int]:
+        """The equations that make a large value of what is small, or there, in order."""
+        stack, found = [value], set[int]()
+        while stack:
+            position = self.program.producers[stack.pop()]
+            if position not in found:
+                found.add(position)
+                stack += [v for v in self.program.operands[position] if v in self.large and v not in there]
+        return sorted(found)
+
     def _terms_of(self, eqn: Any) -> tuple[Term, ...]:
         """What an equation makes as a sum of terms that follow from different comparisons; itself where it is none."""
         result = eqn.outvars[0]
         if eqn.primitive.name not in SUMS or str(result.aval.dtype) not in TYPES:
             return (self._term(result),)
-        return self._terms(result)
+        return self._terms[result]
 
-    def _terms(self, value: Any) -> tuple[Term, ...]:
-        position = None if isinstance(value, Literal) else self.program.producers.get(value)
-        if position is None or not self.follows.get(value):
-            return (self._term(value),)
+    @functools.cached_property
+    def _terms(self) -> dict[Any, tuple[Term, ...]]:
+        """Each value that follows from a comparison as a sum of terms."""
+        found = dict[Any, tuple[Term, ...]]()
+        for position, eqn in enumerate(self.program.eqns):
+            terms = self._sum(position, found) if len(eqn.outvars) == 1 else ()
+            is_sum = 1 < len(terms) <= MOST_TERMS
+            found |= {v: terms if is_sum else (self._term(v),) for v in eqn.outvars}
+        return found
+
+    def _sum(self, position: int, known: Mapping[Any, tuple[Term, ...]]) -> tuple[Term, ...]:
+        """An equation's result as a sum of several terms; nothing where it is none."""
         eqn = self.program.eqns[position]
+        if not self.follows.get(eqn.outvars[0]):
+            return ()
+        terms = [() if isinstance(v, Literal) else known.get(v, ()) for v in eqn.invars]
         name = eqn.primitive.name
         if name in ADDS or name == "sub":
-            one, other = map(self._terms, eqn.invars)
+            one, other = (of or (self._term(v),) for of, v in zip(terms, eqn.invars, strict=True))
             if len({_union(self.follows, variables([v])) for v in eqn.invars} - {0}) == 2 or len(one) + len(other) > 2:
                 return (*one, *(replace(t, subtracted=t.subtracted ^ (name == "sub")) for t in other))
-        for k in self._linear_in(eqn):
-            terms = self._terms(eqn.invars[k])
-            if len(terms) > 1:
-                return tuple(replace(t, steps=(*t.steps, (position, k))) for t in terms)
-        return (self._term(value),)
+        k = next((k for k in self._linear_in(eqn) if len(terms[k]) > 1), None)
+        return () if k is None else tuple(replace(t, steps=(*t.steps, (position, k))) for t in terms[k])
 
     def _linear_in(self, eqn: Any) -> Iterator[int]:
         """The operands of an equation that makes of their sum the sum of what it makes of them."""
@@ -273,11 +307,12 @@ def _owners(program: Program, extremes: Mapping[int, int], large: Set[Any], made
                 continue
             seen.add(position)
             read = program.operands[position]
-            if not large.isdisjoint(read) and found.setdefault(position, which) != which:
+            touched = [*read, *program.eqns[position].outvars]
+            if not large.isdisjoint(touched) and found.setdefault(position, which) != which:
                 return None
             stack += [program.producers[v] for v in read if v in made and v not in large]
     return found
 
 
-def _union(bits: Mapping[Any, int], values: Iterator[Any] | list[Any]) -> int:
+def _union(bits: Mapping[Any, int], values: Iterable[Any]) -> int:
     return functools.reduce(int.__or__, (bits.get(v, 0) for v in values), 0)

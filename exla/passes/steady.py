@@ -114,6 +114,12 @@ class Steady:
         return candidate.known["steady"]
 
 
+def is_with_choice(program: Program, comparison: Any) -> bool:
+    """Whether one side of a comparison is the larger or smaller one of the other and something else."""
+    one, other = comparison.invars
+    return _is_chosen_from(program, one, other) or _is_chosen_from(program, other, one)
+
+
 def _is_chosen_from(program: Program, chosen: Any, var: Any) -> bool:
     """Whether a value is the larger or smaller one of another and something else."""
     position = None if isinstance(chosen, Literal) else program.producers.get(chosen)
@@ -264,10 +270,7 @@ class Walk:
 
     def _is_one(self, program: Program, comparison: Any) -> bool:
         """Whether a split leaves a maximum to be compared with the very value that it was chosen from."""
-        one, other = comparison.invars
-        return self.numbers is not None and (
-            _is_chosen_from(program, one, other) or _is_chosen_from(program, other, one)
-        )
+        return self.numbers is not None and is_with_choice(program, comparison)
 
     def _varies(self, program: Program, eqn: Any, name: Name) -> bool:
         """Whether an equation that is to be followed has other bits where it is computed elsewhere."""

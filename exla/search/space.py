@@ -260,12 +260,13 @@ class Space:
     ) -> Iterator[Candidate]:
         """A start after each decision that is offered next, for as long as one is; nothing where none is."""
         made = start
-        for _ in range(MOST_STEADIED):
-            steady = self.steady(made)
-            decision = None if steady is None else next(offers(steady), None)
-            if decision is None:
-                break
-            made = self._steadied_with(made, decision)
+        with tolerate("computing by itself what is compared for equality"):
+            for _ in range(MOST_STEADIED):
+                steady = self.steady(made)
+                decision = None if steady is None else next(offers(steady), None)
+                if decision is None:
+                    break
+                made = self._steadied_with(made, decision)
         if made is not start:
             yield made
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from jax.experimental import io_callback
 
 import exla
 from exla.call import read
@@ -14,7 +16,7 @@ from exla.ir.emit import emit
 from exla.ir.program import Site
 from exla.ir.scopes import numbered
 from exla.passes.decisions import Distribute, Seal, from_json, to_json
-from exla.passes.distribute import enumerate_distributions
+from exla.passes.distribute import Apart, enumerate_distributions
 from exla.passes.replay import replay
 from exla.passes.steady import Steady
 from exla.passes.unless import EXPANSIONS
@@ -105,13 +107,80 @@ def both_of_one(x, y):
     return jnp.sum(jnp.where(scores == most, scores, 0.0), 0), jnp.sum(jnp.where(scores != most, scores, 0.0), 0)
 
 
+def printed(x, y):
+    """What is large and printed follows from the second comparison."""
+    scores = x @ y.T
+    rows = jnp.sum(jnp.where(scores == jnp.max(scores, 1, keepdims=True), scores, 0.0), 0)
+    largest = scores == jnp.max(scores, 0)
+    jax.debug.callback(lambda v: None, largest)
+    return rows, jnp.sum(jnp.where(largest, scores, 0.0), 1)
+
+
+def drawn(x, y):
+    """What is compared is told to somebody while it is made: it must not be made twice."""
+    told = jax.ShapeDtypeStruct((len(x), len(y)), x.dtype)
+    scores = io_callback(lambda x, y: np.asarray(x) @ np.asarray(y).T, told, x, y)
+    rows = jnp.sum(jnp.where(scores == jnp.max(scores, 1, keepdims=True), scores, 0.0), 0)
+    return rows, jnp.sum(jnp.where(scores == jnp.max(scores, 0), scores, 0.0), 1)
+
+
+def lesser(x, y):
+    """What follows from the second comparison is compared with what is made of the first one's extremes."""
+    scores = x @ y.T
+    most = [jnp.max(scores, axis, keepdims=True) for axis in (1, 0)]
+    rows, columns = (scores == extreme for extreme in most)
+    both = columns & (scores == jnp.minimum(most[0], most[1]))
+    return jnp.sum(jnp.where(rows, scores, 0.0), 0), jnp.sum(jnp.where(both, scores, 0.0), 1)
+
+
+def looped(x, y):
+    """One loop takes what follows from the second comparison, and makes both something large and something small."""
+    scores = x @ y.T
+    rows = jnp.sum(jnp.where(scores == jnp.max(scores, 1, keepdims=True), scores, 0.0), 0)
+    shares = jnp.where(scores == jnp.max(scores, 0), scores, 0.0)
+    total, scaled = lax.scan(lambda t, row: (t + jnp.sum(row), row * t), 0.0, shares)
+    return rows, total, jnp.sum(scaled, 0)
+
+
 UNDIVIDED = {name: gradient(name) for name in ("farthest", "centred")}
-UNDIVIDED |= {function.__name__: function for function in (mutual, returned, both_of_one)}
+UNDIVIDED |= {
+    function.__name__: function for function in (mutual, returned, both_of_one, printed, drawn, lesser, looped)
+}
 
 
 @pytest.mark.parametrize("name", UNDIVIDED)
 def test_nothing_is_made_apart_that_one_copy_does_not_follow_from(name):
-    assert first(UNDIVIDED[name], arguments(64, 48, 3))[1] is None
+    apart = Apart.of(read(jax.make_jaxpr(UNDIVIDED[name])(*arguments(64, 48, 3)), "cpu"))
+    assert apart is None or not apart.computes()
+
+
+def weighted_twice(x, y):
+    """A sum of many terms, each made of those before: what is shared is not gone through again for every reader."""
+    scores = x @ y.T
+    parts = [jnp.where(scores == jnp.max(scores, axis, keepdims=True), scores, 0.0) for axis in (0, 1)]
+    total = parts[0] + parts[1]
+    for _ in range(40):
+        total = total + 0.5 * total
+    return (jnp.sum(total, 1),)
+
+
+def test_sums_of_too_many_terms_are_left_whole():
+    assert first(weighted_twice, arguments(64, 48, 3))[1] is None
+
+
+def test_deep_programs_are_copied_without_recursion():
+    """The second copy is made through a chain longer than Python's stack."""
+
+    def deep(x, y):
+        scores = x @ y.T
+        for _ in range(600):
+            scores = jnp.sin(scores) + scores
+        rows, columns = (scores == jnp.max(scores, axis, keepdims=True) for axis in (1, 0))
+        return jnp.sum(jnp.where(rows, scores, 0.0), 0), jnp.sum(jnp.where(columns, scores, 0.0), 1)
+
+    program, decision = first(deep, arguments(48, 32, 3))
+    before, after = (sum(e.primitive.name == "sin" for e in p.eqns) for p in (program, replay(program, decision)))
+    assert (before, after) == (600, 1200)
 
 
 @pytest.mark.parametrize("name", ["Chamfer", "likest", "hard_negatives", "largest_of_scaled"])
