@@ -142,7 +142,7 @@ class Apart:
         known: list[dict[Any, Any]] = [{} for _ in range(MOST_COMPARISONS)]
         found = dict[int, Callable[[Get], list[Any]]]()
         for position, eqn in enumerate(self.program.eqns):
-            made, read = (self.large.intersection(v) for v in (eqn.outvars, self.program.operands[position]))
+            made, read = (self.large & set(v) for v in (eqn.outvars, self.program.operands[position]))
             if eqn.effects or (made and len(made) < len(eqn.outvars)):  # it stays one, for the first copy
                 if (_union(self.follows, read | set(eqn.outvars)) | 1 << self.owners.get(position, 0)) & ~1:
                     return {}

@@ -46,6 +46,9 @@ SLOW = 4
 FAR, NEARER = 1.25, 0.95
 """What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried."""
 
+Way = Callable[[], Sequence[Candidate]]
+"""Starts, made when they are asked for."""
+
 
 @strategy("analytic", measures=False, improves=True)
 def analytic(space: SearchSpace, generator: random.Random) -> Steps:
@@ -82,15 +85,11 @@ def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candid
     tried = defaultdict[tuple[Change, ...], _Tried](_Tried)
     easiest = _easiest_first(space, unsplit)
     for goal, hopeless in ((space.goal, HOPELESS + PLACES - 1), (replace(space.goal, finest=True), HOPELESS_FINER)):
-        ways: list[Callable[[], Sequence[Candidate]]] = [lambda: easiest, sealed, distributed]
-        for place, way in enumerate(ways):
-
-            def others(later: Sequence[Callable[[], Sequence[Candidate]]] = ways[place + 1 :]) -> Sequence[Candidate]:
-                return [start for other in later for start in other()]
-
+        ways: list[Way] = [lambda: easiest, sealed, distributed]
+        for place, way in enumerate(ways, 1):
             is_met = False
             for start in way():
-                is_met |= yield from _descend(space, start, goal, tried[start.decisions], hopeless, others)
+                is_met |= yield from _descend(space, start, goal, tried[start.decisions], hopeless, ways[place:])
             if is_met:
                 return True
     return False
@@ -138,7 +137,7 @@ def _descend(
     goal: Goal,
     tried: _Tried,
     hopeless: int,
-    others: Callable[[], Sequence[Candidate]] = tuple,
+    later: Sequence[Way] = (),
 ) -> Generator[Candidate, Outcome, bool]:
     """Ask for one candidate after another until one obeys; the goal is tightened by the compiler's word.
 
@@ -157,7 +156,7 @@ def _descend(
             if c.outcome not in seen
             and space.is_met(c, goals.get(_places(c), first_goal) if len(goals) < PLACES else goal)
         ]
-        if not found and last is not None and last.peak.bytes > FAR * space.goal.bytes and others():
+        if not found and last is not None and last.peak.bytes > FAR * space.goal.bytes and any(way() for way in later):
             return False
         if not found:
             ranked = space.ranked(start, goal)
