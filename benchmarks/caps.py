@@ -54,9 +54,9 @@ def measure_cap(program: str, cap_mib: int, search: str) -> dict[str, Any]:
     """
     import exla
 
-    benchmark, arrays, arguments = _load(program)
-    output_bytes = _bytes_of(jax.eval_shape(benchmark.function, *arguments))
-    io_bytes = _bytes_of(arguments) + output_bytes
+    benchmark, arrays, arguments = load(program)
+    output_bytes = bytes_of(jax.eval_shape(benchmark.function, *arguments))
+    io_bytes = bytes_of(arguments) + output_bytes
     f = exla.jit(benchmark.function, search=search, memory_limit=cap_mib * MIB + io_bytes)
     start = time.perf_counter()
     try:
@@ -90,15 +90,15 @@ def time_against_hand(program: str, cap_mib: int, search: str, rounds: int) -> d
     """Times exla at one cap against the best of five hand-written chunk sizes, taking turns in this process."""
     import exla
 
-    benchmark, _, arguments = _load(program)
-    io_bytes = _bytes_of(arguments) + _bytes_of(jax.eval_shape(benchmark.function, *arguments))
+    benchmark, _, arguments = load(program)
+    io_bytes = bytes_of(arguments) + bytes_of(jax.eval_shape(benchmark.function, *arguments))
     f = exla.jit(benchmark.function, search=search, memory_limit=cap_mib * MIB + io_bytes)
     best: dict[str, int] = {}
     rivals: dict[str, Callable[[], Any]] = {"exla": functools.partial(f, *arguments)}
     screened: dict[str, dict[int, float]] = {}
     for label, options in (("hand", None), ("hand_option", FUSIONS_OFF)):
         hands = {
-            chunk: functools.partial(_compiled(benchmark.by_hand(chunk), arguments, options), *arguments)
+            chunk: functools.partial(compiled(benchmark.by_hand(chunk), arguments, options), *arguments)
             for chunk in benchmark.chunks
         }
         screened[label] = screen(hands)
@@ -121,23 +121,23 @@ def time_against_hand(program: str, cap_mib: int, search: str, rounds: int) -> d
 def measure_plain(program: str) -> dict[str, Any]:
     """Growth and seconds of `jax.jit` alone; dies when the process would need more than PLAIN_LIMIT_BYTES."""
     resource.setrlimit(resource.RLIMIT_DATA, (PLAIN_LIMIT_BYTES, PLAIN_LIMIT_BYTES))
-    benchmark, _, arguments = _load(program)
-    compiled = _compiled(benchmark.function, arguments, None)
-    _, grown = isolate.growth(lambda: compiled(*arguments))
-    return {"growth_bytes": grown.growth_bytes, "run_s": seconds_of(lambda: compiled(*arguments))}
+    benchmark, _, arguments = load(program)
+    run = functools.partial(compiled(benchmark.function, arguments, None), *arguments)
+    _, grown = isolate.growth(run)
+    return {"growth_bytes": grown.growth_bytes, "run_s": seconds_of(run)}
 
 
-def _load(program: str) -> tuple[Benchmark, tuple[Any, ...], list[jax.Array]]:
+def load(program: str) -> tuple[Benchmark, tuple[Any, ...], list[jax.Array]]:
     benchmark = BENCHMARKS[program]
     arrays = benchmark.arguments(seed=0)
     return benchmark, arrays, jax.block_until_ready([jax.device_put(array) for array in arrays])
 
 
-def _compiled(function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any] | None):
+def compiled(function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any] | None):
     return jax.jit(function, compiler_options=options).lower(*arguments).compile()
 
 
-def _bytes_of(tree: Any) -> int:
+def bytes_of(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

@@ -1,9 +1,9 @@
 """The programs of `benchmarks.plain` as users of other libraries write them to save memory.
 
 `OTHERS[library][program]` makes, from the program's arrays and one of the library's own settings, a function without
-arguments that computes the program and returns NumPy arrays as the program returns them. The settings of a library are
-what its user has to guess: rows of a chunk, mebibytes of working memory, or nothing. A library that is not installed
-raises `ModuleNotFoundError` here; none is needed by exla.
+arguments that computes the program and returns what the program does, in arrays of the library's (`as_numpy`). The
+settings of a library are what its user has to guess: rows of a chunk, mebibytes of working memory, or nothing. A
+library that is not installed raises `ModuleNotFoundError` here; none is needed by exla.
 
 Nothing is converted or copied to the device inside the timed function, except what a library does on its own. FAISS
 builds its index there, which for exact search is a copy.

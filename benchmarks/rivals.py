@@ -13,6 +13,7 @@ each program in `benchmarks/results/`.
 """
 
 import argparse
+import contextlib
 import functools
 import statistics
 import subprocess
@@ -24,19 +25,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
-from benchmarks import isolate, others
+from benchmarks import caps, isolate, others
 from benchmarks.isolate import MIB
 from benchmarks.programs import BENCHMARKS
 from benchmarks.timing import alternate, screen
 
-CAPS_MIB = (64, 256, 1024)
 ROUNDS = 5
 FEW_ROWS = 64
 """Rows of every argument in the run that only loads a library, or has it compile."""
 OWN = ("exla", "lax.map by hand", "jax.jit")
+ANY = object()
+"""Not one setting, but all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,86 +46,68 @@ class Contender:
 
     Attributes:
       run: computes the program.
-      needs_bytes: a function from `run` to its result and what it needs beside the arguments, if that can be known
-        without a process of its own.
+      counted_bytes: what the compiler counted beside the arguments, if one did.
     """
 
     run: Callable[[], Any]
-    needs_bytes: Callable[[Callable[[], Any]], tuple[Any, int | None]]
+    counted_bytes: int | None = None
 
 
-def contenders(program: str, library: str) -> dict[int | None, Contender]:
-    """A library's settings for a program, each compiled or loaded and ready to run."""
+def contenders(program: str, library: str, only: Any = ANY) -> dict[int | None, Contender]:
+    """A library's settings for a program, or one of them, each compiled or loaded and ready to run."""
+    if library in OWN:
+        return _own(program, library, only)
     benchmark = BENCHMARKS[program]
     arrays = benchmark.arguments(seed=0)
-    if library not in OWN:
-        make = others.OTHERS[library][program]
-        few = others.settings(library, benchmark)[0]
-        make([array[:FEW_ROWS] for array in arrays], few)()
-        return {
-            setting: Contender(run=make(arrays, setting), needs_bytes=_allocated(library))
-            for setting in others.settings(library, benchmark)
-        }
-    return _own(benchmark, arrays, library)
+    make, settings = others.OTHERS[library][program], others.settings(library, benchmark)
+    make([array[:FEW_ROWS] for array in arrays], settings[0])()
+    return {setting: Contender(run=make(arrays, setting)) for setting in settings if only in (ANY, setting)}
 
 
-def _own(benchmark: Any, arrays: Sequence[np.ndarray], library: str) -> dict[int | None, Contender]:
+def _own(program: str, library: str, only: Any) -> dict[int | None, Contender]:
     import jax
 
     import exla
 
-    arguments = jax.block_until_ready([jax.device_put(array) for array in arrays])
-    if library == "exla":
-        results = sum(
-            s.size * s.dtype.itemsize for s in jax.tree.leaves(jax.eval_shape(benchmark.function, *arguments))
-        )
-        fixed = results + sum(a.nbytes for a in arguments)
-        found: dict[int | None, Contender] = {}
-        for cap in CAPS_MIB:
-            split = exla.jit(benchmark.function, memory_limit=cap * MIB + fixed, records="off")
-            try:
-                plan = split.plan(*arguments)
-            except exla.MemoryLimitError:
-                continue
-            needs = plan.compiled_bytes - fixed + results
-            found[cap] = Contender(run=functools.partial(split, *arguments), needs_bytes=_counted(needs))
-        return found
-    by_chunk = {chunk: benchmark.by_hand(chunk) for chunk in benchmark.chunks}
-    functions = by_chunk if library == "lax.map by hand" else {None: benchmark.function}
-    ready: dict[int | None, Contender] = {}
-    for setting, function in functions.items():
-        compiled = jax.jit(function).lower(*arguments).compile()
-        counted = compiled.memory_analysis()
-        needs = counted.temp_size_in_bytes + counted.output_size_in_bytes
-        ready[setting] = Contender(run=functools.partial(compiled, *arguments), needs_bytes=_counted(needs))
-    return ready
+    benchmark, _, arguments = caps.load(program)
+    results = caps.bytes_of(jax.eval_shape(benchmark.function, *arguments))
+    fixed = results + caps.bytes_of(arguments)
+    settings = {"exla": caps.CAPS_MIB, "lax.map by hand": benchmark.chunks, "jax.jit": (None,)}[library]
+    found: dict[int | None, Contender] = {}
+    for setting in settings:
+        if only not in (ANY, setting):
+            continue
+        if library == "exla":
+            split = exla.jit(benchmark.function, memory_limit=setting * MIB + fixed, records="off")
+            with contextlib.suppress(exla.MemoryLimitError):
+                counted = split.plan(*arguments).compiled_bytes - fixed + results
+                found[setting] = Contender(run=functools.partial(split, *arguments), counted_bytes=counted)
+            continue
+        function = benchmark.function if setting is None else benchmark.by_hand(setting)
+        compiled = caps.compiled(function, arguments, None)
+        said = compiled.memory_analysis()
+        counted = said.temp_size_in_bytes + said.output_size_in_bytes
+        found[setting] = Contender(run=functools.partial(compiled, *arguments), counted_bytes=counted)
+    return found
 
 
-def _counted(needs: int) -> Callable[[Callable[[], Any]], tuple[Any, int | None]]:
-    return lambda run: (run(), needs)
+def run_and_allocated(run: Callable[[], Any], library: str) -> tuple[Any, int | None]:
+    """A result, and what PyTorch's allocator handed out for it on the GPU, for those who ask it."""
+    if not library.startswith("PyTorch"):
+        return run(), None
+    import torch
 
-
-def _allocated(library: str) -> Callable[[Callable[[], Any]], tuple[Any, int | None]]:
-    """What PyTorch's allocator handed out on the GPU, for those who ask it."""
-
-    def needs(run: Callable[[], Any]) -> tuple[Any, int | None]:
-        if not library.startswith("PyTorch"):
-            return run(), None
-        import torch
-
-        if not torch.cuda.is_available():
-            return run(), None
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        outputs = run()
-        return outputs, torch.cuda.max_memory_allocated() - before
-
-    return needs
+    if not torch.cuda.is_available():
+        return run(), None
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    outputs = run()
+    return outputs, torch.cuda.max_memory_allocated() - before
 
 
 def alone(program: str, library: str, setting: int | None) -> dict[str, Any]:
     """One library with one setting, run once: how far the process grew, which has to be a fresh one."""
-    contender = contenders(program, library)[setting]
+    (contender,) = contenders(program, library, setting).values()
     _, grown = isolate.growth(contender.run)
     return {"growth_bytes": grown.growth_bytes, "resettable": grown.resettable}
 
@@ -147,9 +130,11 @@ def compete(program: str, libraries: Sequence[str], clock: str) -> dict[str, Any
         screened = screen({setting: contender.run for setting, contender in by_setting.items()}, failed)
         if screened:
             setting = min(screened, key=screened.__getitem__)
-            outputs, needs = by_setting[setting].needs_bytes(by_setting[setting].run)
+            chosen = by_setting[setting]
+            outputs, allocated = run_and_allocated(chosen.run, library)
+            needs = allocated if chosen.counted_bytes is None else chosen.counted_bytes
             error = benchmark.sample_check(arrays, others.as_numpy(outputs))
-            rivals[library] = by_setting[setting].run
+            rivals[library] = chosen.run
             row = {"setting": setting, "needs_bytes": needs, "error": float(error), "screened_s": screened}
         kept[library] = {**row, "failed": failed}
     seconds = alternate(rivals, rounds=ROUNDS)
