@@ -79,6 +79,7 @@ class Plan:
         "executable" (a saved one with what was compiled).
       search_s: seconds that planning and compiling took.
       instead: why something else is used although the unchanged program obeys, in words; "" where that is not so.
+      hint: what may be faster than the unchanged program, which is used, in words; "" where nothing is known to be.
       compiled: jax's Compiled object.
       program: the chosen program, as a jaxpr in which chunk loops are `exla_split` equations.
     """
@@ -99,6 +100,7 @@ class Plan:
     source: str
     search_s: float
     instead: str
+    hint: str
     compiled: Any = field(repr=False)
     program: Any = field(repr=False)
 
@@ -121,6 +123,7 @@ class Plan:
             lines.append("  jax.jit    not compiled" + FROM.get(self.source, ""))
         if self.untouched:
             lines.append("  decisions: none; the program obeys the limit and is used exactly as jax.jit compiles it")
+            lines += [f"  faster?    {self.hint}"] if self.hint else []
         else:
             faster = f"  faster     than the program as it is, which obeys too: {self.instead}"
             lines += [faster] if self.instead else []
@@ -154,6 +157,7 @@ def make_plan(original: Program, choice: Choice) -> Plan:
         source=choice.source,
         search_s=choice.search_s,
         instead=choice.instead,
+        hint=choice.hint,
         compiled=choice.compiled,
         program=choice.program.jaxpr,
     )

@@ -328,7 +328,7 @@ class Attempt:
                 compiled_bytes=choice.compiled_bytes.total,
                 measured_bytes=choice.measured_bytes,
                 is_default=choice.untouched,
-                extra={"chosen": True, "instead": choice.instead},
+                extra={"chosen": True, "instead": choice.instead, "hint": choice.hint},
             )
 
     def records(self) -> Sequence[Record]:
@@ -405,12 +405,14 @@ class Attempt:
             mine = [r for r in found if r.run_s is None and r.strategy == self.options.search]
             counted = [r for r in mine if not r.is_default or r.extra.get("chosen") is True]
             for record in (*winners, *counted):
+                instead, hint = (str(record.extra.get(name) or "") for name in ("instead", "hint"))
+                if hint and self.options.verify == "run":
+                    continue  # it can be found out now
                 try:
                     choice = self.again([from_json(d) for d in record.decisions], source)
                 except (ReplayMiss, ValueError):
                     continue
-                why = record.extra.get("instead")
-                return choice if choice is None or not isinstance(why, str) else replace(choice, instead=why)
+                return choice and replace(choice, instead=instead, hint=hint)
         return None
 
     def again(self, decisions: Sequence[Decision], source: str) -> Choice | None:

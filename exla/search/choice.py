@@ -132,6 +132,7 @@ class Choice:
         "executable" (a saved one with what was compiled).
       search_s: seconds it took.
       instead: why it is used although the plain program obeys too; "" where that does not.
+      hint: what may be faster than the plain program, and how to find out; "" where nothing is known to be.
     """
 
     compiled: Any
@@ -151,6 +152,7 @@ class Choice:
     source: str = "search"
     search_s: float = 0.0
     instead: str = ""
+    hint: str = ""
 
     @property
     def peak(self) -> Peak:

@@ -5,8 +5,9 @@ held against what the beam makes of it, and of its rewrites, under a limit that 
 temporaries alone. Where others can be weighed against it by how long they run (`exla.search.weigh`), that decides. Else
 only what is predicted to be so much faster that it was so in every campaign (`Machine.sure_gain`) is used.
 
-What a prediction cannot vouch for is left out: work inside a loop that has no rate of its own, such as a library's; and
-products in another order, which may overflow where the program's own do not.
+What a prediction cannot vouch for is left out: work inside a loop that has no rate of its own, such as a library's, or
+turns that nobody counts; and products in another order, which may overflow where the program's own do not. What is not
+predicted to be faster by so much is named in the plan, for whoever may let it run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from exla.ir.memory import programs_of
-from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, STANDING, VIEWS
+from exla.ir.primitives import FUSIBLE, REDUCERS, SCATTERS, STANDING, VIEWS, named
 from exla.ir.program import Program
 from exla.search.attempt import Attempt
 from exla.search.beam import speed
@@ -43,7 +44,9 @@ MOST_TRIED = 15_000
 """As `Space.most_tried`, likewise."""
 MOST_SPLITS = 2
 """One after another, likewise."""
-PRICED = FUSIBLE | VIEWS | REDUCERS | SCATTERS | STANDING | {"dot_general", "top_k", "sort", "gather", "exla_split"}
+LOOPS = named("exla_split scan")
+"""Whose turns are known; what they compute is looked at by itself."""
+PRICED = FUSIBLE | VIEWS | REDUCERS | SCATTERS | STANDING | LOOPS | named("dot_general top_k sort gather")
 """Primitives whose time in a loop is predicted by a rate of their own."""
 
 
@@ -78,12 +81,15 @@ def _faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) ->
     plain_s = root.seconds if weighs else _surely_s(plain, space)
     if least_gain == math.inf or plain_s < LEAST_S:
         return plain
-    candidate = fastest(space, plain_s / least_gain)
+    candidate = fastest(space, plain_s / min(least_gain, WORTH_WEIGHING))
     attempt.declined, attempt.sources = space.declined, space.sources
     kept = plain
     if candidate is not None and not attempt.wrong.has(candidate.decisions):
         why = "" if weighs else f"predicted to take {candidate.seconds / plain_s:.2f} of its time"
-        kept = _kept(attempt, plain, attempt.candidate(candidate), why)
+        if candidate.seconds <= plain_s / least_gain:
+            kept = _kept(attempt, plain, attempt.candidate(candidate), why)
+        else:
+            kept = replace(plain, hint=f'another is {why}, which is not sure; verify="run" times both')
     attempt.chosen(kept)
     return replace(kept, tried=tuple(attempt.tried))
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import exla
 from exla.passes.decisions import CompileOption, Reorder
@@ -120,6 +121,55 @@ def test_where_a_run_is_allowed_the_clock_decides(share, untouched, monkeypatch)
     assert plan.untouched is untouched and len(plan.tried) >= 2
     assert ("0.50 against 1.00" in plan.instead) is not untouched
     assert exla.jit(attention, memory_limit="1GiB", verify="run").plan(q, k, v).untouched is untouched
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_what_is_not_surely_faster_is_named_and_timed_once_a_run_is_allowed(monkeypatch):
+    """A search without a run leaves the program as it is, and its record is no answer to one with a run."""
+    monkeypatch.setattr(cpu, "SURE_GAIN", 1e6)
+    drawn = np.random.default_rng(0)
+    table, weights = (drawn.standard_normal(WANTED[k].shape, dtype=np.float32) for k in (0, 2))
+    values = table, drawn.integers(0, len(table), WANTED[1].shape, dtype=np.int32), weights
+    plan = exla.jit(bags, memory_limit="8GiB").plan(*values)
+    assert plan.untouched and plan.hint.startswith("another is predicted to take 0.") and not plan.instead
+    assert f"faster?    {plan.hint}" in explain_text(plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "faster", None)  # the next process looks for nothing
+        replayed = exla.jit(bags, memory_limit="8GiB").plan(*values)
+    assert replayed.untouched and replayed.hint == plan.hint
+    monkeypatch.setattr(weigh, "_timed", lambda attempt, choices: [1.0, 0.5])
+    timed = exla.jit(bags, memory_limit="8GiB", verify="run").plan(*values)
+    assert timed.source == "search" and not timed.untouched and not timed.hint
+    for verify in ("run", "compile"):
+        again = exla.jit(bags, memory_limit="8GiB", verify=verify).plan(*values)
+        assert (again.source, again.decisions, again.instead) == ("record", timed.decisions, timed.instead)
+    assert not exla.jit(lambda x: x + 1, memory_limit="8GiB").plan(table).hint
+
+
+def thresholds(x, radii):
+    """How many are near, for each of several radii: a loop of the user's reads what is large."""
+    distances = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1))
+    return lax.map(lambda radius: jnp.mean(distances < radius), radii)
+
+
+def until_small(x, radii):
+    """A loop of unknown length is around what is large, and in every chunk of it."""
+
+    def halved(row):
+        return lax.while_loop(lambda v: jnp.max(v) > 1e-3, lambda v: v * 0.5, jnp.sum((row - x) ** 2, -1))
+
+    return jnp.sum(jax.vmap(halved)(x), 0) * jnp.sum(radii)
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(("function", "untouched"), [(thresholds, False), (until_small, True)])
+def test_turns_that_are_counted_are_predicted(function, untouched, monkeypatch):
+    monkeypatch.setattr(cpu, "KEPT_BYTES", 0)
+    x, radii = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2000, 3), (8,)))
+    plan = exla.jit(function, memory_limit="8GiB", records="off").plan(x, radii)
+    assert plan.untouched is untouched
+    monkeypatch.setattr(faster, "PRICED", faster.PRICED - {"scan"})
+    assert exla.jit(function, memory_limit="8GiB", records="off").plan(x, radii).untouched
 
 
 @pytest.mark.usefixtures("two_cores")
