@@ -5,6 +5,7 @@ Every message names what failed, the numbers, the user's source line where there
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -150,7 +151,7 @@ class MemoryLimitError(ExlaError, MemoryError):
     Args:
       limit_bytes: the limit.
       smallest_peak_bytes: the smallest peak that was found.
-      holders: the values that hold it, largest first.
+      holders: the values that hold it, largest first; those of one kind are told once.
       compared: the user's line of an equality that keeps some splits from being used; "" where there is none.
       fixed_bytes: arguments and results, where they alone are above the limit; else 0.
       hints: what else could help, a sentence each.
@@ -176,9 +177,10 @@ class MemoryLimitError(ExlaError, MemoryError):
         if fixed_bytes:
             found = f". Arguments and results alone take {_size(fixed_bytes)}. Nothing was run. The largest of them:"
         lines = [f"the program does not fit its memory limit of {_size(limit_bytes)}{found}"]
-        for holder in self.holders:
+        for holder, times in Counter(self.holders).items():
+            each = f", {times} such" if times > 1 else ""
             where = f" at {holder.source}" if holder.source else ""
-            lines.append(f"  {_size(holder.bytes)}: {holder.name}{where}")
+            lines.append(f"  {_size(holder.bytes)}{each}: {holder.name}{where}")
             lines.append(f"    not split further: {holder.blocked}")
         if compared:
             lines.append(

@@ -23,6 +23,7 @@ from exla.report.plan import Plan, make_plan
 from exla.search.choice import Call, Choice
 from exla.strict import tolerate
 from exla.targets.base import Target
+from exla.units import format_bytes
 
 tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("exla_tracing", default=False)
 """Whether a function is being traced in order to be planned."""
@@ -190,6 +191,12 @@ class Compiled:
     @property
     def plan(self) -> Plan:
         return self.planned.plan()
+
+    def __repr__(self) -> str:
+        choice = self.planned.choice
+        done = "as jax.jit compiles it" if choice.untouched else f"{len(choice.decisions)} decisions"
+        bytes_of = f"{format_bytes(choice.compiled_bytes.total)} of at most {format_bytes(choice.limit_bytes)}"
+        return f"<exla.Compiled for {self.planned.target.name}: {done}, {bytes_of}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         planned = self.planned

@@ -43,7 +43,8 @@ def parse_size(value: SupportsIndex | str, name: str = "size") -> int:
     """
     if not isinstance(value, str):
         if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-            raise OptionError(f'{name} must be bytes as an int or a text such as "512MiB", not {value!r}')
+            whole = f": int({value!r})?" if isinstance(value, float) and math.isfinite(value) else ""
+            raise OptionError(f'{name} must be bytes as an int or a text such as "512MiB", not {value!r}{whole}')
         try:
             size = operator.index(value)
         except TypeError as error:  # an array of more than one number, or of other numbers

@@ -230,6 +230,19 @@ def test_a_refusal_for_what_a_scan_keeps_says_what_may_help():
     assert "jax.checkpoint" not in str(caught.value)  # there is no gradient
 
 
+def test_a_refusal_tells_values_of_one_kind_once():
+    def orders(x):
+        pairs = [jnp.sort((x + k)[:, None] * x[None], axis=None) for k in range(4)]
+        return sum(p[::-1] * p for p in pairs)[:8]
+
+    with pytest.raises(exla.MemoryLimitError) as caught:
+        exla.jit(orders, memory_limit="1MB", records="off")(np.ones(400, np.float32))
+    lines = str(caught.value).splitlines()
+    told = [line for line in lines if line.startswith("  ") and "not split" not in line]
+    assert len(told) == len(set(told)) == len(set(caught.value.holders)) <= 3
+    assert any(", 4 such: " in line for line in told) and len(caught.value.holders) > 3
+
+
 def test_a_refusal_tells_captured_constants_from_arguments():
     captured = np.ones((300, 1000), np.float32)
     f = exla.jit(lambda x: jnp.sum(jnp.sin(x * captured)), memory_limit="1MB", records="off")

@@ -61,6 +61,11 @@ def test_what_is_not_a_size_is_refused(value):
         parse_size(value)
 
 
+def test_whole_bytes_in_floating_point_are_named_as_they_should_be_written():
+    with pytest.raises(OptionError, match=r"not 64000000.0: int\(64000000.0\)\?"):
+        parse_size(64e6)
+
+
 @pytest.mark.parametrize("value", [np.int64(8 << 40), np.uint8(200), np.array(4096), jnp.int32(4096)], ids=repr)
 def test_whole_numbers_of_numpy_and_jax_are_bytes_too(value):
     assert parse_size(value) == int(value)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ def test_a_loaded_plan_gives_the_values_and_the_code_of_the_saved_one(saved):
     assert loaded.plan.decisions == read_plan(saved).decisions and loaded.plan.source == "plan"
     assert hlo_hash(loaded.as_text()) == read_plan(saved).hlo_hash
     assert len(loaded.plan.tried) == 1  # nothing was searched
+    assert re.fullmatch(r"<exla.Compiled for cpu: \d decisions, \S+ KiB of at most 96.0 KiB>", repr(loaded))
     assert "jax.jit    not compiled: this was loaded from a plan" in str(loaded.plan)
     np.testing.assert_allclose(loaded(*points()), expected(*points()), rtol=1e-5, atol=1e-5)
 
@@ -51,7 +53,7 @@ def test_an_untouched_program_is_saved_as_one(tmp_path):
     compiled = exla.compile(kernel_product, points(), memory_limit="1GiB")
     exla.save(compiled, tmp_path / "plan.json")
     loaded = exla.load(tmp_path / "plan.json", kernel_product, points())
-    assert loaded.plan.untouched
+    assert loaded.plan.untouched and "as jax.jit compiles it" in repr(loaded)
     plain = jax.jit(lambda *args: kernel_product(*args))  # no other test has compiled it, under options of its own
     np.testing.assert_array_equal(loaded(*points()), plain(*points()))
 

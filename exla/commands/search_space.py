@@ -56,6 +56,8 @@ def show(arguments: argparse.Namespace, *, shown: int, counted: int) -> int:
             print(json.dumps({"decisions": [to_json(d) for d in candidate.all_decisions], **numbers}))
         return 0
     print(f"{size} candidates within {format_bytes(space.goal.bytes)}, chunk sizes a factor of {space.ratio:g} apart")
+    if candidates:
+        print(f"the first {len(candidates)} of the walk, not the best:")
     for candidate, words in zip(candidates, in_words([c.all_decisions for c in candidates]), strict=True):
         said = "; ".join(words)
         print(f"  {format_bytes(candidate.peak.bytes):>10}  {candidate.seconds * 1e3:9.3g} ms predicted  {said}")

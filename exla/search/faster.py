@@ -13,7 +13,7 @@ predicted to be faster by so much is named in the plan, for whoever may let it r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from exla.ir.memory import programs_of
@@ -78,7 +78,7 @@ def _faster(attempt: Attempt, plain: Choice, make_space: Callable[[], Space]) ->
         return plain
     weighs = can_weigh(attempt, plain)
     least_gain = WORTH_WEIGHING if weighs else space.machine.sure_gain
-    plain_s = root.seconds if weighs else _surely_s(plain, space)
+    plain_s = root.seconds if weighs else surely_s(plain.compiled_bytes.temporaries, space)
     if least_gain == math.inf or plain_s < LEAST_S:
         return plain
     candidate = fastest(space, plain_s / min(least_gain, WORTH_WEIGHING))
@@ -114,20 +114,32 @@ def fastest(space: Space, most_s: float) -> Candidate | None:
     Returns:
       A candidate whose predicted time can be believed; None where there is none.
     """
-    root = space.root
-    goal = replace(space.goal, bytes=root.peak.bytes - int((1 - LEFT) * root.peak.temporary_bytes))
-    found = list[Candidate]()
+    goal, found = replace(space.goal, bytes=most_bytes(space.root)), list[Candidate]()
     for start in starts(space):
         if predict_s(start.program, _at_best(space.machine)) <= most_s:
             found += [start] if start.decisions else []
             found += [c for c in space.ranked(start, goal, MOST_SPLITS) if len(c.splits) <= MOST_SPLITS]
-    met = (c for c in found if c.seconds <= most_s and space.is_met(c) and _is_priced(c.program))
-    return min(met, key=speed, default=None)
+    return believed(filter(space.is_met, found), most_s)
 
 
-def _surely_s(plain: Choice, space: Space) -> float:
-    """What a plain program takes at least; what it stores is priced where the compiler counts that it is stored."""
-    temporaries = plain.compiled_bytes.temporaries
+def most_bytes(root: Candidate) -> int:
+    """The peak that may be left of a program's, so that chunks are worth their time."""
+    return root.peak.bytes - int((1 - LEFT) * root.peak.temporary_bytes)
+
+
+def believed(candidates: Iterable[Candidate], most_s: float) -> Candidate | None:
+    """The fastest by prediction of those whose prediction can be believed; None where none takes so few seconds."""
+    priced = (c for c in candidates if c.seconds <= most_s and _is_priced(c.program))
+    return min(priced, key=speed, default=None)
+
+
+def surely_s(temporaries: int, space: Space) -> float:
+    """What a plain program takes at least; what it stores is priced where its compiler counts that it is stored.
+
+    Args:
+      temporaries: bytes that the compiler counts.
+      space: of the program.
+    """
     is_stored = temporaries >= STORED * space.root.peak.temporary_bytes
     machine = space.machine if is_stored else _at_best(space.machine)
     return predict_s(space.root.program, machine) + machine.touching_s(temporaries)

@@ -26,6 +26,10 @@ from exla.units import format_bytes
 NOTABLE = 8
 """Times as large as what libraries may take a peak may be, for a refusal to name that."""
 
+MOST_KINDS = 3
+MOST_HOLDERS = 12
+"""Kinds of values, and values, that hold a peak: so many are told."""
+
 MOST_REASONS = 2
 """Why shared axes are not cut inside the shares: so many reasons are told."""
 EXHAUSTED = (
@@ -75,8 +79,8 @@ def refusal(
     way = Growth(small_bytes=max(limit_bytes * devices // 64, 1), exact=options.numerics == "exact")
     shared = tuple(dict.fromkeys(why_not_shared(program, spread, [way])))[:MOST_REASONS] if spread else ()
     ended = (EXHAUSTED.format(count=program.equation_count),) if is_exhausted else ()
-    holders = []
-    for item in peak.held[:3]:
+    holders: list[Holder] = []
+    for item in peak.held[:MOST_HOLDERS]:
         here = item.program
         position = here.producers.get(item.var)
         _, source = here.origin(item.var)
@@ -91,7 +95,10 @@ def refusal(
             why = reasons.get((name, source)) or _why_not(here, item.var, options)
         if devices > 1 and not item.path:
             name += f", of all {devices} devices together,"
-        holders.append(Holder(name=name, bytes=item.bytes, source=source, blocked=why))
+        holder = Holder(name=name, bytes=item.bytes, source=source, blocked=why)
+        if holder not in holders and len(set(holders)) == MOST_KINDS:
+            break
+        holders.append(holder)
     return MemoryLimitError(
         limit_bytes=limit_bytes,
         smallest_peak_bytes=smallest_bytes,

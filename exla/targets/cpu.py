@@ -39,10 +39,11 @@ SMALL_PAGES_BYTES_PER_S = 1.7e9
 HUGE_PAGES_BYTES_PER_S = 8e9
 
 SURE_GAIN = 2.0
-"""As `Machine.sure_gain`, on two cores. Of 566 instances of the six campaigns on an EPYC and a Xeon
-(`benchmarks/campaigns`) 51 have a candidate that is predicted to be so much faster than the plain program, as far as
-that is believed (`exla.search.faster`), and none of them was slower. Each core more may help the plain program and not
-a chunk loop: where there are more, as many times as fast is asked for."""
+"""As `Machine.sure_gain`, on two cores. Of 613 instances of the six campaigns on an EPYC and a Xeon
+(`benchmarks/campaigns`) 120 have a candidate that is predicted to be so much faster than the plain program, as far as
+that is believed (`exla.search.faster`), and none of them was slower; of 21 more from 1.8 on one was, by 2 %
+(`python -m benchmarks.sure_gain`). Each core more may help the plain program and not a chunk loop: where there are
+more, as many times as fast is asked for."""
 YNN_OPTION = "xla_cpu_experimental_ynn_fusion_type"
 NO_YNN = {YNN_OPTION: ""}
 MANY_PRODUCTS = 0.1

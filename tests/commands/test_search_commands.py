@@ -203,6 +203,7 @@ def test_tune_refuses_a_search_that_measures_nothing(exla_command):
 def test_a_space_is_counted_and_said_in_words(exla_command, words):
     code, out, _ = exla_command(*words, *SMALL)
     assert code == 0 and "candidates within 96.0 KiB" in out and out.count("split axis") >= 3
+    assert "the first 10 of the walk, not the best:" in out
 
 
 def test_a_space_as_json(exla_json):
