@@ -60,7 +60,7 @@ def gains(folder: Folder) -> list[tuple[str, float, float]]:
         plain_s, most = surely_s(plain.temp_size_in_bytes, space), most_bytes(root)
         offered = (c for c in candidates if c.decisions and not any(isinstance(d, Reorder) for d in c.decisions))
         left = (c for c in offered if not c.splits or (len(c.splits) <= MOST_SPLITS and c.peak.bytes <= most))
-        other = believed(left, plain_s)
+        other = believed(left, plain_s, space.machine)
         if other is not None and plain_s >= LEAST_S:
             share = taken[other.all_decisions] / taken[root.all_decisions]
             found[-1] = (name, plain_s / other.seconds, share)

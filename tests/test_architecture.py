@@ -38,7 +38,7 @@ ALLOWED = {
     "exla.overrun": {"exla.errors", "exla.strict", "exla.units"},
     "exla.planned": {
         *("exla._compat", "exla.errors", "exla.observe", "exla.options", "exla.overrun", "exla.placement"),
-        *("exla.strict", "exla.report", "exla.search", "exla.targets"),
+        *("exla.strict", "exla.units", "exla.report", "exla.search", "exla.targets"),
     },
     "exla.executable": {"exla._compat", "exla.errors", "exla.observe", "exla.search"},
     "exla.saved": {

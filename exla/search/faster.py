@@ -38,6 +38,8 @@ STORED = 0.25
 be believed: where libraries reduce what is never stored, as for a variance, chunks gain nothing."""
 LEFT = 0.5
 """Share of the plain program's temporaries that is left to what is to be faster."""
+LEAST_TURN_S = 5e-5
+"""Predicted time of a turn of a user's loop in a chunk, below which it takes several times as long as predicted."""
 MOST_EQUATIONS = 250
 """Of a program that is looked at: one that obeys is not to wait for seconds."""
 MOST_TRIED = 15_000
@@ -119,7 +121,7 @@ def fastest(space: Space, most_s: float) -> Candidate | None:
         if predict_s(start.program, _at_best(space.machine)) <= most_s:
             found += [start] if start.decisions else []
             found += [c for c in space.ranked(start, goal, MOST_SPLITS) if len(c.splits) <= MOST_SPLITS]
-    return believed(filter(space.is_met, found), most_s)
+    return believed(filter(space.is_met, found), most_s, space.machine)
 
 
 def most_bytes(root: Candidate) -> int:
@@ -127,9 +129,9 @@ def most_bytes(root: Candidate) -> int:
     return root.peak.bytes - int((1 - LEFT) * root.peak.temporary_bytes)
 
 
-def believed(candidates: Iterable[Candidate], most_s: float) -> Candidate | None:
+def believed(candidates: Iterable[Candidate], most_s: float, machine: Machine) -> Candidate | None:
     """The fastest by prediction of those whose prediction can be believed; None where none takes so few seconds."""
-    priced = (c for c in candidates if c.seconds <= most_s and _is_priced(c.program))
+    priced = (c for c in candidates if c.seconds <= most_s and _is_priced(c.program, machine))
     return min(priced, key=speed, default=None)
 
 
@@ -157,12 +159,14 @@ def _at_best(machine: Machine) -> Machine:
     )
 
 
-def _is_priced(program: Program, in_loop: bool = False) -> bool:
-    """Whether all that chunk loops compute has a rate."""
+def _is_priced(program: Program, machine: Machine, in_loop: bool = False) -> bool:
+    """Whether all that chunk loops compute has a rate, and no turn of a user's loop in them is mostly its overhead."""
     for eqn in program.eqns:
-        if in_loop and eqn.primitive.name not in PRICED:
+        name, bodies = eqn.primitive.name, programs_of(eqn)
+        if in_loop and name not in PRICED:
             return False
-        inside = in_loop or eqn.primitive.name == "exla_split"
-        if not all(_is_priced(body, inside) for body in programs_of(eqn)):
+        if in_loop and name == "scan" and sum(predict_s(body, machine) for body in bodies) < LEAST_TURN_S:
+            return False
+        if not all(_is_priced(body, machine, in_loop or name == "exla_split") for body in bodies):
             return False
     return True

@@ -161,13 +161,30 @@ def until_small(x, radii):
     return jnp.sum(jax.vmap(halved)(x), 0) * jnp.sum(radii)
 
 
+def filtered(x, coefficients):
+    """Many turns that compute next to nothing in a chunk: what a turn costs beside that is most of it."""
+
+    def step(state, row):
+        state = coefficients[0] * row + coefficients[1] * state
+        return state, state
+
+    return jnp.sum(lax.scan(step, jnp.zeros(x.shape[0]), x.T)[1] ** 2, axis=0)
+
+
 @pytest.mark.usefixtures("two_cores")
-@pytest.mark.parametrize(("function", "untouched"), [(thresholds, False), (until_small, True)])
-def test_turns_that_are_counted_are_predicted(function, untouched, monkeypatch):
+@pytest.mark.parametrize(
+    ("function", "shape", "untouched"),
+    [(thresholds, (2000, 3), False), (until_small, (2000, 3), True), (filtered, (2000, 5000), True)],
+    ids=["thresholds", "until_small", "filtered"],
+)
+def test_turns_that_are_counted_are_predicted(function, shape, untouched, monkeypatch):
     monkeypatch.setattr(cpu, "KEPT_BYTES", 0)
-    x, radii = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2000, 3), (8,)))
+    x, radii = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (shape, (8,)))
     plan = exla.jit(function, memory_limit="8GiB", records="off").plan(x, radii)
     assert plan.untouched is untouched
+    monkeypatch.setattr(faster, "LEAST_TURN_S", 0)
+    again = exla.jit(function, memory_limit="8GiB", records="off").plan(x, radii)
+    assert again.untouched is (function is until_small)
     monkeypatch.setattr(faster, "PRICED", faster.PRICED - {"scan"})
     assert exla.jit(function, memory_limit="8GiB", records="off").plan(x, radii).untouched
 
