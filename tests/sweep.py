@@ -12,13 +12,13 @@ def all_but(some, values):
     return [pytest.param(value, marks=pytest.mark.sweep) if value in some else value for value in values]
 
 
-def left_to_others(cases, minor, test_of):
-    """Of the cases of each test, every other one: those that Python 3.`minor` leaves to the versions beside it.
+def left_to_others(cases, minor, group_of):
+    """Of the cases of each group, every other one: those that Python 3.`minor` leaves to the versions beside it.
 
     Testing two versions in a row, as CI does, runs every case once.
     """
     met = Counter()
     for case in cases:
-        met[test_of(case)] += 1
-        if met[test_of(case)] % 2 != minor % 2:
+        met[group_of(case)] += 1
+        if met[group_of(case)] % 2 != minor % 2:
             yield case

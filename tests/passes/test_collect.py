@@ -286,6 +286,7 @@ def asked(fn, args, share, **options):
     return exla.jit(fn, memory_limit=limit, records="off", **options), limit
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["gradient of Sinkhorn", "gradient of conjugate gradients"])
 def test_gradients_of_loops_that_read_a_kernel_fit_a_tenth(name):
     fn, args = {

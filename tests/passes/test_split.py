@@ -237,6 +237,7 @@ SPECIAL = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("values", SPECIAL.values(), ids=SPECIAL)
 @pytest.mark.parametrize("function", [jnp.argmax, jnp.argmin, jnp.max, jnp.min])
 def test_ties_and_special_values_come_out_as_in_lax(function, values):
@@ -250,6 +251,7 @@ def test_ties_and_special_values_come_out_as_in_lax(function, values):
         np.testing.assert_array_equal(result, fn(*args))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("values", SPECIAL.values(), ids=SPECIAL)
 @pytest.mark.parametrize("chunk", [2, 3, 4, 6])
 def test_top_k_over_chunks_is_bit_equal_to_lax(values, chunk):
@@ -296,6 +298,7 @@ def test_narrow_floats_are_summed_in_float32_between_chunks():
     )
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("chunk", [1, 16])
 def test_a_point_has_no_distance_to_itself_in_a_loop_either(again, chunk):

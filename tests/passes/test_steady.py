@@ -158,6 +158,7 @@ def test_a_maximum_of_what_a_scan_ends_with_is_compared_where_it_was_computed_th
     np.testing.assert_allclose(f(*values), want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("function", [nearest, floored, end_of_scan], ids=lambda f: f.__name__)
 def test_what_holds_is_right_however_it_is_split(function):
     values = arguments()

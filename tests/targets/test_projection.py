@@ -440,6 +440,7 @@ def test_a_fallback_that_is_asked_for_where_it_stands_stores_what_it_chooses_bet
     assert LEAST <= ratio <= MOST, f"{ratio:.2f}"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("target", ["tpu:v5e", "gpu:h200"])
 def test_a_loop_that_falls_back_stores_what_its_original_equations_reduce_to(target):
     compiler_of(target)

@@ -76,6 +76,8 @@ from exla.training.parallel import make_mesh, spread
 from exla.training.step import make_loss, make_optimiser
 from tests.training.made import GCN, config, layout_files
 
+pytestmark = pytest.mark.in_turns
+
 folder = Path(sys.argv[1])
 files = layout_files(folder, 4)
 found = []
