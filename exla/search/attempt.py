@@ -109,6 +109,9 @@ class Attempt:
             choice = self._compile(program, candidate.decisions, candidate.seeds, options, "search")
             if choice is not None or self.outcome().status == "barred":  # no option changes that
                 return choice
+            counted = self.tried[-1].compiled_bytes
+            if counted is not None and counted.total - counted.unaccounted > self.limit_bytes:
+                break  # nor the buffers
         return None
 
     def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:

@@ -88,6 +88,8 @@ class Target(Protocol):
     def option_sets(self, work: Work, limit_bytes: int) -> Sequence[Mapping[str, str]]:
         """Compile options worth trying for a rewritten program, best first; the last needs the least memory.
 
+        They differ in what libraries take beside the buffers, which are the same under all.
+
         Args:
           work: what the program spends its time on.
           limit_bytes: what each device may use.

@@ -1,6 +1,7 @@
 """What a search does with candidates that obey and cannot be used all the same."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import jax
@@ -16,6 +17,7 @@ from exla.search.attempt import Attempt
 from exla.search.record import Record
 from exla.search.records import RecordStore
 from exla.search.strategy import STRATEGIES
+from exla.targets.cpu import Cpu
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -39,6 +41,29 @@ def test_what_exchanges_more_is_compiled_under_no_other_options_and_reported_so(
     assert barred.error == REASON and barred.compiled_bytes.total <= 6 << 20
     assert barred.what.partition("; compile option")[0] != chosen.what.partition("; compile option")[0]
     assert f"not used, {REASON}: {barred.what}" in explain_text(plan)
+
+
+@pytest.mark.parametrize(("beyond", "times"), [("temporaries", 1), ("unaccounted", 2)])
+def test_what_no_library_is_to_blame_for_is_compiled_under_no_other_options(beyond, times, monkeypatch):
+    """Options decide what libraries take beside the buffers, and nothing else."""
+    compiled = []
+    counted_of, compile_one = Cpu.compiled_bytes, Attempt._compile
+
+    def counted(self, program):
+        found = counted_of(self, program)
+        return replace(found, **{beyond: getattr(found, beyond) + (1 << 40)})
+
+    def noted(self, program, changes, seeds, options, source):
+        compiled.append((tuple(changes), tuple(options)))
+        return compile_one(self, program, changes, seeds, options, source)
+
+    monkeypatch.setattr(Cpu, "compiled_bytes", counted)
+    monkeypatch.setattr(Attempt, "_compile", noted)
+    x = jax.ShapeDtypeStruct((1500, 256), jnp.float32)
+    with pytest.raises(exla.MemoryLimitError):
+        exla.jit(lambda x: jnp.maximum(x @ x.T, 0).sum(1), memory_limit="6MiB", records="off").plan(x)
+    split = [changes for changes, _ in compiled if any(isinstance(d, Split) for d in changes)]
+    assert split and set(Counter(split).values()) == {times}
 
 
 def test_a_replay_looks_for_nothing_and_projects_nothing_until_it_is_asked(monkeypatch):

@@ -131,6 +131,25 @@ def test_what_is_projected_far_above_the_limit_is_not_tried_again_and_again(proj
     assert count == asked
 
 
+@pytest.mark.parametrize(("counted", "goes_on"), [(1.0, False), (1.2, False), (0.99, True), (1.3, True)])
+def test_once_the_compiler_counts_what_was_projected_above_the_limit_only_less_is_tried(counted, goes_on, monkeypatch):
+    """Where it counts less, or far more, what is projected says little, and more of the same is tried."""
+    same = [replace(measured(split(2**k), status="over_limit"), projected_bytes=1100) for k in range(4)]
+    less = replace(measured(split(1, axis=1), status="over_limit"), projected_bytes=1040)
+    everything, seen = space([*same, less]), []
+
+    def less_for_less(self, start, goal=None):
+        found = list(self._of(start))
+        return found[:-1] if goal.bytes == everything.limit_bytes else sorted(found, key=lambda c: c.peak.bytes)
+
+    monkeypatch.setattr(RecordedSpace, "ranked", less_for_less)
+    session = STRATEGIES.get("analytic").start(everything, 0)
+    while (candidate := session.ask()) is not None:
+        seen += [candidate.peak.bytes] if candidate.splits else []
+        session.tell(Outcome(status="over_limit", peak_bytes=int(counted * candidate.peak.bytes)))
+    assert seen[:2] == [1100, 1040] and (len(seen) > 2) == goes_on
+
+
 def test_what_is_far_above_the_limit_gives_way_to_what_is_sealed(monkeypatch):
     """Of what is not sealed one candidate is asked about, and nothing is ranked again before the sealed ones are."""
     far = replace(measured(split(8), status="over_limit"), projected_bytes=2000)

@@ -44,7 +44,10 @@ MUCH_FASTER = 0.75
 SLOW = 4
 """Times the predicted time of what is not split, above which larger values are kept whole too."""
 FAR, NEARER = 1.25, 0.95
-"""What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried."""
+"""What is projected above the limit by `FAR`, and no nearer to it than `NEARER` of what failed before, is not tried.
+
+Nor what is projected above the limit by less, once the compiler has counted nearly what was projected above it.
+"""
 
 Way = Callable[[], Sequence[Candidate]]
 """Starts, made when they are asked for."""
@@ -111,6 +114,7 @@ class _Tried:
     Attributes:
       seen: what the candidates lead to.
       projected: the smallest projected peak.
+      is_told: whether what was asked last is projected above the limit, and counted as that or a little more.
       smallest: the smallest peak so far, after each.
       over: where they were cut -> what was projected and what was counted of each that was over the limit, in bytes
         beside arguments and results.
@@ -118,12 +122,15 @@ class _Tried:
 
     seen: set[tuple[str, int, float]] = field(default_factory=set)
     projected: float = math.inf
+    is_told: bool = False
     smallest: list[int] = field(default_factory=list)
     over: dict[Any, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
-    def note(self, candidate: Candidate, outcome: Outcome) -> None:
+    def note(self, space: SearchSpace, candidate: Candidate, outcome: Outcome) -> None:
         """Keep what the compiler counted of a candidate that is over the limit."""
         if outcome.status == "over_limit":
+            counted = (outcome.peak_bytes or 0) * outcome.devices
+            self.is_told = not space.is_met(candidate) and candidate.peak.bytes <= counted <= FAR * candidate.peak.bytes
             self.over[_places(candidate)].append((_beside(candidate, candidate.peak.bytes), _taken(candidate, outcome)))
 
     def is_far(self, space: SearchSpace, candidate: Candidate) -> bool:
@@ -160,7 +167,7 @@ def _descend(
             return False
         if not found:
             ranked = space.ranked(start, goal)
-            if _is_slow(ranked, start) and not goal.coarser:
+            if _is_slow(ranked, start) and not goal.coarser and space.is_met(ranked[0], goal):
                 coarser = replace(goal, coarser=True)
                 faster = [c for c in space.ranked(start, coarser) if space.is_met(c, goal)]
                 if faster and faster[0].seconds < MUCH_FASTER * ranked[0].seconds:
@@ -168,7 +175,9 @@ def _descend(
             found = [c for c in ranked if c.outcome not in seen]
         elif last is not None and (finer := _finer(space, start, goal, last, found[0], seen)):
             ranked, found = [*finer, *ranked], [*finer, *found]
-        if not found or _is_hopeless(space, found[0], last) or (goal.finest and tried.is_far(space, found[0])):
+        if not found or _is_hopeless(space, found[0], last):
+            return False
+        if (goal.finest or tried.is_told) and tried.is_far(space, found[0]):
             return False
         first = last = found[0]
         seen.add(first.outcome)
@@ -182,7 +191,7 @@ def _descend(
         if outcome.status == "barred":
             ranked = []
             continue
-        tried.note(first, outcome)
+        tried.note(space, first, outcome)
         smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
         if len(smallest) > hopeless and smallest[-1] > NEARER * smallest[-1 - hopeless]:
             return False
@@ -230,7 +239,7 @@ def _loosened(
             return
         tried.seen.add(faster.outcome)
         outcome = yield faster
-        tried.note(faster, outcome)
+        tried.note(space, faster, outcome)
         if outcome.status == "ok":
             candidate, taken = faster, _taken(faster, outcome)
         elif outcome.status != "over_limit" or _places(faster) != _places(candidate):
