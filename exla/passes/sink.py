@@ -149,6 +149,14 @@ def _parts_read(program: Program, var: Any, small_bytes: int) -> Iterator[int]:
 
 def _part(program: Program, position: int, small_bytes: int) -> Part | None:
     """How one of `READS` can compute what it reads; None where it cannot."""
+    key = (_part, position, small_bytes)
+    if key not in program.known:
+        program.known[key] = _new_part(program, position, small_bytes)
+    found: Part | None = program.known[key]
+    return found
+
+
+def _new_part(program: Program, position: int, small_bytes: int) -> Part | None:
     var = program.eqns[position].invars[0]
     while var in program.producers and program.eqns[program.producers[var]].primitive.name == "reshape":
         var = program.eqns[program.producers[var]].invars[0]

@@ -186,6 +186,7 @@ class Space:
     _cut: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
     _same: dict[Any, Candidate] = field(default_factory=dict, init=False)
     _unfused: dict[tuple[Change, ...], Peak] = field(default_factory=dict, init=False)
+    _moved: dict[tuple[Any, Goal], list[Candidate]] = field(default_factory=dict, init=False)
 
     # What a candidate is worth
 
@@ -283,7 +284,13 @@ class Space:
 
     def moved(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """The program with values computed in what reads them, on each device's share, or again for what is late."""
-        return moved(self, start, goal or self.goal)
+        goal = goal or self.goal
+        if self.spread:  # what is barred on shares meanwhile is not offered again
+            return moved(self, start, goal)
+        key = (start.decisions, goal)
+        if key not in self._moved:
+            self._moved[key] = list(moved(self, start, goal))
+        return iter(self._moved[key])
 
     def offers(self, parent: Candidate, goal: Goal | None = None) -> Iterator[Seed]:
         """The regions that could be split next: those of what holds the peak, the largest value first."""

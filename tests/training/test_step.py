@@ -15,6 +15,8 @@ from exla.training.config import OptimiserConfig
 from exla.training.step import apply_gradients, learning_rate, make_optimiser, start
 from tests.training.made import ROOT, child
 
+pytestmark = pytest.mark.in_turns
+
 VARIABLES = {"params": {"kernel": jnp.full((2, 2), 2.0), "bias": jnp.full(2, 2.0)}}
 
 
@@ -75,8 +77,6 @@ from exla.training import train
 from exla.training.parallel import make_mesh, spread
 from exla.training.step import make_loss, make_optimiser
 from tests.training.made import GCN, config, layout_files
-
-pytestmark = pytest.mark.in_turns
 
 folder = Path(sys.argv[1])
 files = layout_files(folder, 4)
