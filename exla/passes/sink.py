@@ -152,8 +152,7 @@ def _part(program: Program, position: int, small_bytes: int) -> Part | None:
     key = (_part, position, small_bytes)
     if key not in program.known:
         program.known[key] = _new_part(program, position, small_bytes)
-    found: Part | None = program.known[key]
-    return found
+    return program.known[key]
 
 
 def _new_part(program: Program, position: int, small_bytes: int) -> Part | None:

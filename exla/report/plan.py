@@ -221,7 +221,7 @@ def _in_words(choice: Choice) -> Iterator[str]:
 
 def _figure(counted: CompiledBytes) -> str:
     """A compiler's figure, and apart from it the bound on what it leaves out."""
-    text = format_bytes(counted.total - counted.unaccounted)
+    text = format_bytes(counted.accounted)
     if counted.unaccounted:
         text += f" and at most {format_bytes(counted.unaccounted)} more inside library calls"
     return text

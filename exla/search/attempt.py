@@ -110,7 +110,7 @@ class Attempt:
             if choice is not None or self.outcome().status == "barred":  # no option changes that
                 return choice
             counted = self.tried[-1].compiled_bytes
-            if counted is not None and counted.total - counted.unaccounted > self.limit_bytes:
+            if counted is not None and counted.accounted > self.limit_bytes:
                 break  # nor the buffers
         return None
 

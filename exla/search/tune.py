@@ -207,7 +207,7 @@ class Tuning:
         plain = next((t.compiled_bytes for t in self.attempt.tried if t.untouched), None)
         if plain is None:
             return False
-        return 2 * (plain.total - plain.unaccounted) < self._usable_bytes()
+        return 2 * plain.accounted < self._usable_bytes()
 
     def _warn_uncompared(self, trial: Trial) -> None:
         if self._warned:

@@ -40,9 +40,14 @@ class CompiledBytes:
     code: int = 0
 
     @property
+    def accounted(self) -> int:
+        """Arguments + outputs + temporaries + code - aliased: the compiler's figure."""
+        return self.arguments + self.outputs + self.temporaries + self.code - self.aliased
+
+    @property
     def total(self) -> int:
-        """Arguments + outputs + temporaries + code - aliased, with what the figure leaves out."""
-        return self.arguments + self.outputs + self.temporaries + self.code - self.aliased + self.unaccounted
+        """The compiler's figure, with what it leaves out."""
+        return self.accounted + self.unaccounted
 
     @classmethod
     def of(cls, stats: Any, *, unaccounted: int = 0, code: int = 0) -> CompiledBytes:

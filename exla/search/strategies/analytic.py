@@ -114,7 +114,7 @@ class _Tried:
     Attributes:
       seen: what the candidates lead to.
       projected: the smallest projected peak.
-      is_told: whether what was asked last is projected above the limit, and counted as that or a little more.
+      is_told: whether what was over the limit last is projected above it, and counted as that or a little more.
       smallest: the smallest peak so far, after each.
       over: where they were cut -> what was projected and what was counted of each that was over the limit, in bytes
         beside arguments and results.
@@ -129,9 +129,9 @@ class _Tried:
     def note(self, space: SearchSpace, candidate: Candidate, outcome: Outcome) -> None:
         """Keep what the compiler counted of a candidate that is over the limit."""
         if outcome.status == "over_limit":
-            counted = (outcome.peak_bytes or 0) * outcome.devices
-            self.is_told = not space.is_met(candidate) and candidate.peak.bytes <= counted <= FAR * candidate.peak.bytes
-            self.over[_places(candidate)].append((_beside(candidate, candidate.peak.bytes), _taken(candidate, outcome)))
+            projected = candidate.peak.bytes
+            self.is_told = not space.is_met(candidate) and projected <= _counted(outcome) <= FAR * projected
+            self.over[_places(candidate)].append((_beside(candidate, projected), _taken(candidate, outcome)))
 
     def is_far(self, space: SearchSpace, candidate: Candidate) -> bool:
         """Whether a candidate is projected above the limit, and no nearer to it than those that were tried."""
@@ -167,7 +167,7 @@ def _descend(
             return False
         if not found:
             ranked = space.ranked(start, goal)
-            if _is_slow(ranked, start) and not goal.coarser and space.is_met(ranked[0], goal):
+            if _is_slow(ranked, start) and not goal.coarser:
                 coarser = replace(goal, coarser=True)
                 faster = [c for c in space.ranked(start, coarser) if space.is_met(c, goal)]
                 if faster and faster[0].seconds < MUCH_FASTER * ranked[0].seconds:
@@ -263,7 +263,12 @@ def _beside(candidate: Candidate, peak_bytes: int) -> int:
 
 def _taken(candidate: Candidate, outcome: Outcome) -> int:
     """What the compiler counts beside arguments and results, of all devices; at least 1."""
-    return max(_beside(candidate, (outcome.peak_bytes or 0) * outcome.devices), 1)
+    return max(_beside(candidate, _counted(outcome)), 1)
+
+
+def _counted(outcome: Outcome) -> int:
+    """What the compiler counts, of all devices."""
+    return (outcome.peak_bytes or 0) * outcome.devices
 
 
 def _fixed(candidate: Candidate) -> int:
