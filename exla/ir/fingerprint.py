@@ -69,6 +69,8 @@ def _equation_head(eqn: Any) -> str:
 
 
 def _parameter(value: Any) -> str:
+    if value is None or type(value) in (bool, int):  # most are
+        return repr(value)
     if isinstance(value, _compat.ClosedJaxpr):
         consts = " ".join(_parameter(c) for c in value.consts)
         return "{" + "; ".join(_jaxpr_lines(value.jaxpr)) + f" consts {consts}" + "}"

@@ -141,8 +141,11 @@ class Program:
         return self._factors[position]
 
     def site(self, position: int) -> Site:
-        """The site of the equation at `position`."""
-        return Site(position=position, fingerprint=equation_fingerprint(self.eqns[position]))
+        """The site of the equation at `position`; decisions about it are offered with it, and replayed by it."""
+        key = ("site", position)
+        if key not in self.known:
+            self.known[key] = Site(position=position, fingerprint=equation_fingerprint(self.eqns[position]))
+        return self.known[key]
 
     def source(self, position: int) -> str:
         """The user's line of the equation at `position`."""

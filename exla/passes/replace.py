@@ -12,7 +12,8 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -55,9 +56,14 @@ class Declined:
 
 
 @functools.cache
-def _spelling(name: str, which: int, wide: bool) -> Pattern | None:
-    """One spelling of a rule's pattern, as it is traced with or without 64-bit types."""
-    return spelling(REPLACE_RULES.get(name), which)
+def _spellings(name: str, wide: bool) -> Mapping[str, Sequence[Pattern]]:
+    """The spellings of a rule, traced with or without 64-bit types: by the primitive that makes their results."""
+    rule, found = REPLACE_RULES.get(name), defaultdict[str, list[Pattern]](list)
+    for which in range(spellings(rule)):
+        pattern = spelling(rule, which)
+        if pattern is not None:
+            found[pattern.program.eqns[pattern.root].primitive.name].append(pattern)
+    return dict(found)
 
 
 def enumerate_replacements(
@@ -92,12 +98,9 @@ def enumerate_replacements(
 
 
 def _find(name: str, program: Program, position: int) -> Found | None:
-    for which in range(spellings(REPLACE_RULES.get(name))):
-        pattern = _spelling(name, which, bool(jax.config.jax_enable_x64))
-        found = None if pattern is None else find(pattern, program, position)
-        if found is not None:
-            return found
-    return None
+    by_primitive = _spellings(name, bool(jax.config.jax_enable_x64))
+    tried = (find(p, program, position) for p in by_primitive.get(program.eqns[position].primitive.name, ()))
+    return next((found for found in tried if found is not None), None)
 
 
 def apply_replace(program: Program, decision: Replace) -> Program:

@@ -69,6 +69,14 @@ class Probed:
     def bytes(self) -> int:
         return min(p.peak.bytes for p in self.both)
 
+    def may_shrink_to(self, most_bytes: int) -> bool:
+        """Whether chunks of the smallest size may take so little, as a line through the two sizes says: mostly a peak
+        is the largest of several such. Nothing is said where a remainder may hold the peak."""
+        if self.second == self.first or self.seed.region.size % self.first or self.seed.region.size % self.second:
+            return True
+        slope, fixed = _line(self.first, self.at_first, self.second, self.at_second)
+        return fixed + slope * self.seed.region.least_chunk <= most_bytes
+
     def is_beside(self, candidate: Candidate, goal: Goal) -> bool:
         """Whether chunks of any size leave more than the goal, and those of a candidate take a small part of it."""
         _, fixed = _line(self.first, self.at_first, self.second, self.at_second)
@@ -87,6 +95,9 @@ BEAM = 3
 FINALISTS = 3
 FEW = 2
 """After so many splits, what is left to be cut must be less by half of the share that these are of all splits."""
+STALLED, STALLED_AT = 2, 0.98
+"""After so many splits one after another, one of them must have brought what is left to be cut, or the peak, to that
+share of the least before them."""
 ANY = 1 << 62
 FEW_TRIPS = 64
 AGAIN = 1.5
@@ -125,6 +136,7 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     for made in space.moved(start, goal):
         (done if space.is_met(made, goal) else beam).append(made)
     all_left = start.peak.beyond(goal.bytes)
+    course: list[tuple[int, int]] = []  # what is left to be cut, and the peak, after each split
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for count in range(most_splits):
         is_last = bool(done) and count > 0
@@ -146,9 +158,17 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
         if not beam and not least:
             break
         left = min(p.peak.beyond(goal.bytes) for p in (*beam, *least))
-        if count + 1 >= FEW and left > (1 - (count + 1) / (2 * most_splits)) * all_left:
+        course.append((left, min(p.peak.bytes for p in (*beam, *least))))
+        if count + 1 >= FEW and left > (1 - (count + 1) / (2 * most_splits)) * all_left or _is_stalled(course):
             break
     return _distinct(sorted(done, key=speed) if done else sorted(failed, key=lambda p: p.peak.bytes))
+
+
+def _is_stalled(course: Sequence[tuple[int, int]]) -> bool:
+    """Whether none of the last splits has made either of two numbers noticeably less than those before them did."""
+    if len(course) <= STALLED:
+        return False
+    return all(min(found[-STALLED:]) > STALLED_AT * min(found[:-STALLED]) for found in zip(*course, strict=True))
 
 
 def _distinct(found: Sequence[Candidate]) -> list[Candidate]:
@@ -217,6 +237,7 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     probed: list[Probed] = []
     seconds = dict[Split, float]()
     enough = set[Split]()
+    within = 0
 
     def gains(seed: Seed, made: Candidate) -> bool:
         """Whether a split lowers the peak or leaves less to be cut; what recomputes may need a further one for it."""
@@ -242,13 +263,17 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
             seconds[alike] = at_first.seconds
         elif space.is_met(at_first, goal):
             enough.add(alike)
-        if not gains(seed, at_first) and not _may_shrink(region, first, second):
+        may_shrink = _may_shrink(region, first, second)
+        if not gains(seed, at_first) and not may_shrink:
+            continue
+        if within >= FINALISTS and not (growth.again or may_shrink or space.is_met(at_first, goal)):
             continue
         at_second = space.cut_if_possible(parent, seed, second) if second > first else at_first
         if at_second is None or not (gains(seed, at_first) or gains(seed, at_second)):
             continue
         cut = functools.partial(space.cut, parent, seed)
         probed.append(Probed(seed=seed, cut=cut, first=first, at_first=at_first, second=second, at_second=at_second))
+        within += any(space.is_met(p, goal) for p in probed[-1].both)
 
     def promise(tried: Probed) -> tuple[bool, bool, bool, float]:
         within = any(space.is_met(p, goal) for p in tried.both)
@@ -262,15 +287,18 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     for tried in finalists:
         yield from _to_go_on(space, goal, tried, Going.BY_TIME)
     smallest = min(probed, key=lambda p: p.bytes)
+    is_met = not promise(probed[0])[0]
     for tried in probed:
         seed = tried.seed
+        if is_met and not tried.may_shrink_to(goal.bytes):
+            continue  # else it may be what obeys, however slow
         if is_short(seed) and seed.region.least_chunk < tried.first and not space.is_met(tried.at_first, goal):
             smallest_chunks = tried.cut(seed.region.least_chunk)
             if space.is_met(smallest_chunks, goal):
                 yield smallest_chunks, Going.BY_TIME
             elif smallest_chunks.peak.bytes < smallest.bytes:  # in the beam it would take the place of what is split on
                 yield smallest_chunks, Going.BY_BYTES
-    if promise(probed[0])[0]:
+    if not is_met:
         if not any(tried is smallest for tried in finalists):
             yield from _to_go_on(space, goal, smallest, Going.BY_BYTES)
         yield from ((made, Going.BY_TIME) for tried in finalists for made in _of_the_like(space, goal, tried))

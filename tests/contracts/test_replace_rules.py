@@ -83,6 +83,6 @@ def broken(**changes):
 )
 def test_a_rule_that_breaks_an_obligation_is_found_out(monkeypatch, kind, changes):
     monkeypatch.setitem(REPLACE_RULES._entries, "broken", broken(**changes))
-    replace._spelling.cache_clear()
+    replace._spellings.cache_clear()
     assert kind in {o.kind for o in verify("broken") if not o.holds}
-    replace._spelling.cache_clear()
+    replace._spellings.cache_clear()

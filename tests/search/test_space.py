@@ -12,9 +12,10 @@ import pytest
 
 import exla
 from exla.call import read
+from exla.datasets.profiling.zoo.programs import ZOO
 from exla.ir.emit import emit
 from exla.passes.decisions import CompileOption, Growth, Split
-from exla.passes.split.chunks import grid
+from exla.passes.split.chunks import grid, probe
 from exla.passes.unless import EXPANSIONS
 from exla.search import beam, driver
 from exla.search.space import Goal, Space
@@ -295,6 +296,72 @@ def test_chunks_of_one_index_that_are_still_too_large_are_split_further():
     best = made.ranked(made.root)[0]
     assert made.is_met(best)
     assert len(best.splits) > 1 and best.splits[0].chunk == 1
+
+
+def looked_at(made, monkeypatch):
+    """What the beam finds, and (splits before, indices of the axis, chunk) of all that it looks at."""
+    cut, tried = Space.cut, []
+
+    def noted(self, parent, seed, chunk):
+        tried.append((len(parent.seeds), seed.region.size, chunk))
+        return cut(self, parent, seed, chunk)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Space, "cut", noted)
+        return made.ranked(made.root), tried
+
+
+def test_a_beam_that_further_splits_bring_no_nearer_comes_to_an_end(monkeypatch):
+    """Extremes whose gradients need all distances twice, until they are sealed."""
+    clouds = [np.random.default_rng(k).standard_normal((300, 3), dtype=np.float32) for k in range(2)]
+
+    def found():
+        return looked_at(space_of(ZOO["chamfer_gradient"].function, *clouds, room=90_000), monkeypatch)
+
+    stalled, few = found()
+    monkeypatch.setattr(beam, "STALLED", beam.MOST_SPLITS)
+    ended, many = found()
+    assert 2 * len(few) < len(many) and max(few)[0] < max(many)[0] == beam.MOST_SPLITS - 1
+    assert stalled[0].peak.bytes <= 1.01 * ended[0].peak.bytes
+
+
+def ordered(x, y):
+    """Kernel values in 32 columns, the largest 16 in order."""
+    values = jnp.exp(-jnp.sum((x[:, None] - y) ** 2, axis=-1))
+    order = jnp.sum(values[:, :, None] < values[:, None], axis=-1)
+    return jnp.sum(jnp.where(order[:, :, None] == jnp.arange(16), values[:, :, None], 0), axis=1)
+
+
+def test_smallest_chunks_that_may_not_obey_are_not_looked_at_where_something_does(monkeypatch):
+    x, y = (np.random.default_rng(n).standard_normal((n, 16), dtype=np.float32) for n in (500, 32))
+    found, few = looked_at(space_of(ordered, x, y, room=60_000), monkeypatch)
+    monkeypatch.setattr(beam.Probed, "may_shrink_to", lambda self, most_bytes: True)
+    made = space_of(ordered, x, y, room=60_000)
+    among, many = looked_at(made, monkeypatch)
+    assert (0, 16, 2) in few and (0, 16, 1) not in few and (0, 16, 1) in many
+    assert found[0].outcome == among[0].outcome and made.is_met(among[0])
+
+
+def test_what_does_not_obey_is_looked_at_once_after_several_that_do(monkeypatch):
+    x = np.random.default_rng(0).standard_normal((20, 100, 16), dtype=np.float32)
+    y = np.random.default_rng(1).standard_normal((32, 16), dtype=np.float32)
+    made, offers = space_of(jax.vmap(ordered, in_axes=(0, None)), x, y, room=600_000), Space.offers
+
+    def obeys(seed):
+        return made.is_met(made.cut(made.root, seed, probe(seed.region.size, seed.region.least_chunk)))
+
+    def obeying_first(self, parent, goal):
+        return iter(sorted(offers(self, parent, goal), key=lambda seed: not obeys(seed)))
+
+    def obeying_last(self, parent, goal):
+        return iter(sorted(offers(self, parent, goal), key=obeys))
+
+    assert [seed.region.size for seed in made.offers(made.root) if obeys(seed)] == [20, 100, 32]
+    for in_order in (obeying_first, obeying_last):
+        with monkeypatch.context() as patched:
+            patched.setattr(Space, "offers", in_order)
+            found, tried = looked_at(made, monkeypatch)
+        assert (0, 16, 2) in tried and ((0, 16, 8) in tried) == (in_order is obeying_last) and made.is_met(found[0])
 
 
 def test_there_are_chunks_between_the_smallest_and_those_that_fill_a_vector():

@@ -33,11 +33,12 @@ def _replay_concatenate(chunk: Chunk, *operands: Any) -> Sequence[Any]:
     if place is None or place.axis != axis:
         return chunk.bind(*operands)
     shape = [chunk.size if k == axis else 1 for k in range(operands[0].ndim)]
-    index = lax.broadcasted_iota(np.int32, shape, axis) + chunk.offset
+    index = lax.add(lax.broadcasted_iota(np.int32, shape, axis), chunk.offset)  # jnp's would take ten times as long
     joined, first = operands[0], 0
     for operand, before in zip(operands[1:], chunk.context.operands, strict=False):
         first += before.shape[axis]
-        joined = jnp.where(index >= first, operand, joined)
+        is_there = lax.broadcast_in_dim(lax.ge(index, np.int32(first)), operand.shape, range(operand.ndim))
+        joined = lax.select(is_there, operand, joined)
     return [joined]
 
 
