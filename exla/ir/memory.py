@@ -18,12 +18,11 @@ a chunk loop are those of its body, once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exla import _compat
-from exla._compat import Literal
 from exla.ir.asked import is_asked, is_asked_once, is_returned
 from exla.ir.beside import beside_bytes, is_normalised, library_bytes
 from exla.ir.code import added, own_amounts
@@ -174,7 +173,7 @@ def _inside(program: Program, storing: Storing, spare: Sequence[Any] = (), is_wh
 def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: bool) -> Peak:
     fusions = fused_of(program, storing)
     order = order_of(program, fusions, storing)
-    outputs = {v for v in program.outvars if not isinstance(v, Literal)}
+    outputs = dict.fromkeys(variables(program.outvars))
     last = _last_readers(program, fusions, order, storing)
     live: dict[Any, int] = {}
     on_chip: dict[Any, int] = {}
@@ -272,12 +271,15 @@ def _whens(program: Program, order: Sequence[int], outputs: Iterable[Any], stori
 def _unused(
     waiting: Mapping[Any, int], live: Mapping[Any, int], last: Mapping[Any, int], whens: Mapping[Any, int]
 ) -> int:
-    """Bytes of outputs still to be computed that have memory already, in which nothing else is stored till then."""
+    """Bytes of outputs still to be computed that have memory already, in which nothing else is stored till then.
+
+    Of several as large the one that is computed first comes first, whatever order they are in.
+    """
     latest = max(whens[output] for output in waiting)
     free = [(b, last.get(v, -1)) for v, b in live.items() if b and last.get(v, -1) <= latest]
     free.sort(key=lambda pair: -pair[0])
     unused, first = 0, 0  # what is before the first is too large for what is left
-    for output, size in sorted(waiting.items(), key=lambda pair: -pair[1]):
+    for output, size in sorted(waiting.items(), key=lambda pair: (-pair[1], whens[pair[0]])):
         while first < len(free) and free[first][0] > size:
             first += 1
         until = whens[output]
@@ -287,7 +289,7 @@ def _unused(
 
 
 def _keep_on_chip(
-    made: dict[Any, int], on_chip: dict[Any, int], outputs: set[Any], is_whole: bool, chip_bytes: int
+    made: dict[Any, int], on_chip: dict[Any, int], outputs: Collection[Any], is_whole: bool, chip_bytes: int
 ) -> None:
     """Let values live on the chip as far as there is room, whoever comes first; what a loop carries is there twice."""
     for var, size in made.items():

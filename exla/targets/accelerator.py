@@ -48,6 +48,7 @@ class Compiler:
       options: the options that it needs without a device.
       told: a limit in bytes -> the options that tell it to keep within that; a compiler that does not know them is not
         told.
+      without: an error of the compiler -> the options that do without what failed; none where nothing is known of it.
     """
 
     distribution: str
@@ -56,6 +57,7 @@ class Compiler:
     device: Callable[[Facts], Any]
     options: Mapping[str, str]
     told: Callable[[int], Mapping[str, str]] = lambda limit_bytes: {}
+    without: Callable[[str], Mapping[str, str]] = lambda said: {}
 
 
 class Accelerator:
@@ -173,12 +175,12 @@ class Accelerator:
             return lowered.compile(compiler_options=others or None)
 
     def _options_after(self, said: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options to try after an error: without what is unknown, or without tuning for which there is no room."""
+        """The options to try after an error: without what is unknown, has failed, or for which there is no room."""
         if _UNKNOWN_OPTION in said:
             return {name: value for name, value in options.items() if name not in self.option_names()}
         if "RESOURCE_EXHAUSTED" in said and _AUTOTUNER in said:
             return {**self.compiler.options, **options}
-        return options
+        return {**options, **self.compiler.without(said)}
 
     def compiled_bytes(self, compiled: Any) -> CompiledBytes:
         stats = compiled.memory_analysis()

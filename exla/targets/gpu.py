@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from jax.experimental import topologies
@@ -90,6 +91,9 @@ VERSIONS = {
 }
 
 
+_NO_TILES = "Couldn't find output tile sizes"
+
+
 def _device(facts: Facts) -> Any:
     if not _compat.is_plugin_loaded("cuda"):
         # The plugin refuses to load where cuDNN is missing; a compiler alone does without it.
@@ -99,12 +103,18 @@ def _device(facts: Facts) -> Any:
     return described.devices[0]
 
 
+def _without(said: str) -> Mapping[str, str]:
+    """Where nothing is tuned, XLA finds no tiles for Triton in some products, as `einsum("iax,jay->ijxy", x, x)`."""
+    return {"xla_gpu_enable_triton_gemm": "False"} if _NO_TILES in said else {}
+
+
 COMPILER = Compiler(
     distribution="jax-cuda13-pjrt",
     install=_install,
     installed=_installed,
     device=_device,
     options={"xla_gpu_autotune_level": "0"},
+    without=_without,
 )
 
 _SHEETS = tuple(sheets("gpu"))

@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 
 import exla
+from exla.ir import memory
 from exla.ir.memory import Storing, project
 from exla.ir.program import canonical
 from exla.search.cost import projected
@@ -142,3 +143,10 @@ def test_matrices_of_an_argument_are_decomposed_in_chunks_without_a_copy_of_it(n
     f = exla.jit(fn, memory_limit=a.nbytes + a.nbytes // 4)
     assert f.plan(a).compiled_bytes <= a.nbytes + a.nbytes // 4
     np.testing.assert_allclose(np.abs(f(a)), np.abs(jax.jit(fn)(a)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("outputs", ["ab", "ba"])
+def test_outputs_as_large_as_each_other_are_counted_alike_in_every_order(outputs):
+    """What is read until 2 and what until 5 are stored in outputs that are computed at 3 and at 6."""
+    unused = memory._unused(dict.fromkeys(outputs, 4), {"t": 4, "u": 4}, {"t": 2, "u": 5}, {"a": 3, "b": 6})
+    assert unused == 0

@@ -55,6 +55,18 @@ def test_what_fits_is_compiled_as_it_is(target):
     assert plan.untouched and plan.limit_bytes == TARGETS.get(target).usable_bytes()
 
 
+@pytest.mark.parametrize("limit", [None, "16MiB"])
+def test_a_product_that_triton_finds_no_tiles_for_is_compiled_without_it(limit):
+    target = compiler_of("gpu:h100")
+    structure = jax.ShapeDtypeStruct((400, 40, 3), jnp.float32)
+
+    def overlaps(y):
+        return jnp.sum(jnp.einsum("iax,jay->ijxy", y, y) ** 2, axis=1)
+
+    plan = exla.compile(overlaps, (structure,), target=target, memory_limit=limit).plan
+    assert plan.untouched == (limit is None) and (limit is None or plan.compiled_bytes <= 16 << 20)
+
+
 def test_what_cannot_fit_is_refused_with_the_compilers_numbers(target):
     def halved_until_small(x):
         return jax.lax.while_loop(lambda c: jnp.any(c > 1), lambda c: c / 2, jnp.outer(x, x)).sum()
