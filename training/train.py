@@ -37,7 +37,7 @@ from exla.cost_model.losses import LOSSES
 from exla.cost_model.models import MODELS
 from exla.cost_model.models.split_sage import trusted
 from exla.cost_model.normalise import Normaliser
-from exla.errors import TrainingError
+from exla.errors import OptionError, TrainingError
 from exla.training.checkpoints import Checkpoints
 from exla.training.command import add_train_arguments, told
 from exla.training.config import Config, read_config
@@ -159,6 +159,8 @@ def train(config: Config) -> Trained:
     new_figure(1, 1)  # raises before anything is done
     run = make_run(config)
     folder = Path(config.run.folder).expanduser().absolute()
+    if folder.is_file():
+        raise OptionError(f"run.folder: {folder} is a file; name a folder, which is made if there is none")
     folder.mkdir(parents=True, exist_ok=True)
     about = {"data_hash": run.split.data_hash(), "config": config.trained_by()}
     kept = Checkpoints(folder / "checkpoints", about, keep=config.run.keep_checkpoints)

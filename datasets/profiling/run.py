@@ -76,13 +76,16 @@ class Folder:
         """Open a folder, or begin one.
 
         Raises:
-          OptionError: if another campaign is there, or none and none is given; if weights are wanted that are missing.
+          OptionError: if another campaign is there, or a file, or nothing and none is given; if weights are wanted that
+            are missing.
         """
         if campaign is not None and campaign.unsure and ranker_for(campaign.target) is None:
             raise OptionError(
                 f"unsure = {campaign.unsure}, and there are no weights for {campaign.target} that could be unsure. "
                 "Train some on a campaign without it, and name their folder in EXLA_WEIGHTS"
             )
+        if path.is_file():
+            raise OptionError(f"{path} is a file; a campaign is kept in a folder, which is made if there is none")
         copy = path / "campaign.json"
         if copy.exists():
             try:

@@ -118,7 +118,8 @@ def load_function(program: str) -> Any:
             )
             near = difflib.get_close_matches(name, there, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(there)}" if there else ""
-            raise UsageError(f"{program}: {getattr(found, '__name__', found)} has no {name!r}{hint}")
+            where = place if found is module else getattr(found, "__name__", found)
+            raise UsageError(f"{program}: {where} has no {name!r}{hint}")
         found = getattr(found, name)
     if not callable(found):
         raise UsageError(f"{program} is no function but of type {type(found).__name__}")

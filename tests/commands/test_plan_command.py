@@ -84,7 +84,8 @@ def test_a_refusal_as_data_has_all_that_the_error_has():
 
 
 FAILS = {
-    "kernels:nonsense": (2, "has no 'nonsense'"),
+    "kernels:nonsense": (2, "kernels has no 'nonsense'"),
+    "kernels.py:nonsense": (2, "kernels.py has no 'nonsense'"),
     "kernels:twice --shapes f32[3": (2, "at position 6"),
     "kernels:twice --shapes f32[3] --memory-limit 3parsecs": (2, "unknown unit 'parsecs'"),
     "kernels:twice --shapes f32[3] --search nonsense": (2, "valid values"),

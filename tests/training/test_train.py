@@ -19,7 +19,7 @@ from exla.cost_model.losses import LOSSES
 from exla.cost_model.models import MODELS
 from exla.cost_model.ranker import Ranker
 from exla.datasets.tpugraphs_adapter import read
-from exla.errors import CheckpointError, MissingExtraError, TrainingError
+from exla.errors import CheckpointError, MissingExtraError, OptionError, TrainingError
 from exla.training import train as training
 from exla.training.cache import file_hash
 from exla.training.evaluate import MEASURES
@@ -174,6 +174,14 @@ def test_another_run_in_the_folder_is_refused_by_what_differs(tmp_path, files, a
     with pytest.raises(CheckpointError, match=message) as refused:
         train(config(tmp_path, files, **{"model": GCN, "run": EVERY, **DIFFERENT[message]}))
     assert "run.folder" in str(refused.value)
+
+
+def test_a_file_where_the_folder_is_to_be_is_named(tmp_path, files):
+    wanted = config(tmp_path, files, model=GCN)
+    Path(wanted.run.folder).write_text("mine")
+    with pytest.raises(OptionError, match=r"run\.folder: .* is a file"):
+        train(wanted)
+    assert Path(wanted.run.folder).read_text() == "mine"
 
 
 def test_a_run_of_other_features_is_refused(tmp_path, files, again, monkeypatch):

@@ -285,6 +285,8 @@ def test_another_campaign_in_the_folder_is_refused(finished):
         Folder.open(finished.path, Campaign(**{**SMALL.__dict__, "candidates": 6}))
     with pytest.raises(OptionError, match="holds no campaign"):
         Folder.open(finished.path / "nowhere")
+    with pytest.raises(OptionError, match=r"campaign\.json is a file"):
+        Folder.open(finished.path / "campaign.json", SMALL)
 
 
 def test_two_runs_in_one_folder_do_not_meet(tmp_path):
