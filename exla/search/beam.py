@@ -159,7 +159,8 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
             break
         left = min(p.peak.beyond(goal.bytes) for p in (*beam, *least))
         course.append((left, min(p.peak.bytes for p in (*beam, *least))))
-        if count + 1 >= FEW and left > (1 - (count + 1) / (2 * most_splits)) * all_left or _is_stalled(course):
+        is_late = count + 1 >= FEW and left > (1 - (count + 1) / (2 * most_splits)) * all_left
+        if is_late or _is_stalled(course):
             break
     return _distinct(sorted(done, key=speed) if done else sorted(failed, key=lambda p: p.peak.bytes))
 
@@ -237,7 +238,7 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     probed: list[Probed] = []
     seconds = dict[Split, float]()
     enough = set[Split]()
-    within = 0
+    obeying = 0
 
     def gains(seed: Seed, made: Candidate) -> bool:
         """Whether a split lowers the peak or leaves less to be cut; what recomputes may need a further one for it."""
@@ -266,14 +267,14 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
         may_shrink = _may_shrink(region, first, second)
         if not gains(seed, at_first) and not may_shrink:
             continue
-        if within >= FINALISTS and not (growth.again or may_shrink or space.is_met(at_first, goal)):
-            continue
+        if obeying >= FINALISTS and not (growth.again or may_shrink or space.is_met(at_first, goal)):
+            continue  # the search goes on from those that obey
         at_second = space.cut_if_possible(parent, seed, second) if second > first else at_first
         if at_second is None or not (gains(seed, at_first) or gains(seed, at_second)):
             continue
         cut = functools.partial(space.cut, parent, seed)
         probed.append(Probed(seed=seed, cut=cut, first=first, at_first=at_first, second=second, at_second=at_second))
-        within += any(space.is_met(p, goal) for p in probed[-1].both)
+        obeying += any(space.is_met(p, goal) for p in probed[-1].both)
 
     def promise(tried: Probed) -> tuple[bool, bool, bool, float]:
         within = any(space.is_met(p, goal) for p in tried.both)
