@@ -240,6 +240,9 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     enough = set[Split]()
     obeying = 0
 
+    def obeys(tried: Probed) -> bool:
+        return any(space.is_met(p, goal) for p in tried.both)
+
     def gains(seed: Seed, made: Candidate) -> bool:
         """Whether a split lowers the peak or leaves less to be cut; what recomputes may need a further one for it."""
         if made.peak.bytes != limit:
@@ -274,12 +277,11 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
             continue
         cut = functools.partial(space.cut, parent, seed)
         probed.append(Probed(seed=seed, cut=cut, first=first, at_first=at_first, second=second, at_second=at_second))
-        obeying += any(space.is_met(p, goal) for p in probed[-1].both)
+        obeying += obeys(probed[-1])
 
     def promise(tried: Probed) -> tuple[bool, bool, bool, float]:
-        within = any(space.is_met(p, goal) for p in tried.both)
         over = tried.bytes > goal.bytes  # if so by what is cut elsewhere, that is cut next
-        return (not within, over, over and all(_is_beyond(p, goal) for p in tried.both), tried.seconds)
+        return (not obeys(tried), over, over and all(_is_beyond(p, goal) for p in tried.both), tried.seconds)
 
     if not probed:
         return
@@ -288,10 +290,9 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     for tried in finalists:
         yield from _to_go_on(space, goal, tried, Going.BY_TIME)
     smallest = min(probed, key=lambda p: p.bytes)
-    is_met = not promise(probed[0])[0]
     for tried in probed:
         seed = tried.seed
-        if is_met and not tried.may_shrink_to(goal.bytes):
+        if obeying and not tried.may_shrink_to(goal.bytes):
             continue  # else it may be what obeys, however slow
         if is_short(seed) and seed.region.least_chunk < tried.first and not space.is_met(tried.at_first, goal):
             smallest_chunks = tried.cut(seed.region.least_chunk)
@@ -299,7 +300,7 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
                 yield smallest_chunks, Going.BY_TIME
             elif smallest_chunks.peak.bytes < smallest.bytes:  # in the beam it would take the place of what is split on
                 yield smallest_chunks, Going.BY_BYTES
-    if not is_met:
+    if not obeying:
         if not any(tried is smallest for tried in finalists):
             yield from _to_go_on(space, goal, smallest, Going.BY_BYTES)
         yield from ((made, Going.BY_TIME) for tried in finalists for made in _of_the_like(space, goal, tried))

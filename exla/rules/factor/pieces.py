@@ -33,7 +33,7 @@ def _replay_concatenate(chunk: Chunk, *operands: Any) -> Sequence[Any]:
     if place is None or place.axis != axis:
         return chunk.bind(*operands)
     shape = [chunk.size if k == axis else 1 for k in range(operands[0].ndim)]
-    index = lax.add(lax.broadcasted_iota(np.int32, shape, axis), chunk.offset)  # jnp's would take ten times as long
+    index = lax.add(lax.broadcasted_iota(np.int32, shape, axis), chunk.offset)  # jnp's takes longer to trace
     joined, first = operands[0], 0
     for operand, before in zip(operands[1:], chunk.context.operands, strict=False):
         first += before.shape[axis]
