@@ -2,6 +2,7 @@
 
 A pass that raises costs its candidate, with a warning that names the pass; where no candidate is left, the program runs
 as `jax.jit` compiles it if that obeys the limit. `EXLA_STRICT=1` makes every such failure an error: tests run so.
+What `jax.jit` fails at too is no failure of exla's, and is raised as `jax.jit` raises it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,19 @@ from collections.abc import Iterator
 from exla.errors import ExlaWarning, MeasureError, MemoryLimitError
 
 
+class NotOurs(Exception):
+    """Carries what `jax.jit` raises for the program as it is, its cause, past what tolerates failures of exla's."""
+
+
+@contextlib.contextmanager
+def as_jax_raises() -> Iterator[None]:
+    """Raise what a `NotOurs` carries."""
+    try:
+        yield
+    except NotOurs as carrier:
+        raise carrier.__cause__ or carrier from None
+
+
 def is_strict() -> bool:
     """Whether exla's own failures are errors."""
     return os.environ.get("EXLA_STRICT", "") not in ("", "0")
@@ -22,14 +36,14 @@ def is_strict() -> bool:
 
 @contextlib.contextmanager
 def tolerate(doing: str) -> Iterator[None]:
-    """Turn an internal failure into a warning that names the failing pass; a refusal stays one.
+    """Turn an internal failure into a warning that names the failing pass; what is none stays an error.
 
     Args:
       doing: what is being attempted, for the message.
     """
     try:
         yield
-    except (MemoryLimitError, MeasureError):
+    except (MemoryLimitError, MeasureError, NotOurs):
         raise
     except Exception as error:
         if is_strict():

@@ -1,5 +1,6 @@
 """Where exla itself fails, the user's program does not; tests and EXLA_STRICT=1 see the failure."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -53,3 +54,20 @@ def test_strict_makes_it_an_error(place, monkeypatch):
     monkeypatch.setattr(PLACES[place], broken)
     with pytest.raises(TypeError, match="a bug"):
         exla.jit(pairs, memory_limit="60KiB")(X)
+
+
+def nowhere(x):
+    table = pairs(x)[:, None] - x
+    return jax.ffi.ffi_call("test_nowhere", jax.ShapeDtypeStruct(table.shape, table.dtype))(table).sum(axis=1)
+
+
+@pytest.mark.parametrize("limit", ["1GiB", "60KiB"])
+@pytest.mark.parametrize("search", ["analytic", "measured"])
+@pytest.mark.filterwarnings("error::exla.ExlaWarning")
+def test_what_jax_jit_cannot_compile_is_said_as_jax_says_it(limit, search, monkeypatch):
+    monkeypatch.setenv("EXLA_STRICT", "0")
+    with pytest.raises(jax.errors.JaxRuntimeError) as plain:
+        jax.jit(nowhere)(X)
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        exla.jit(nowhere, memory_limit=limit, search=search)(X)
+    assert str(raised.value) == str(plain.value)

@@ -33,7 +33,7 @@ from exla.search.record import Record
 from exla.search.records import RecordStore
 from exla.search.space import Candidate, replay_all
 from exla.search.strategy import Outcome
-from exla.strict import is_strict, tolerate
+from exla.strict import NotOurs, is_strict, tolerate
 from exla.targets.base import Target, compile_for, place
 from exla.targets.hlo_text import Collectives, collectives
 from exla.targets.machine import ANY_WORK, Machine, Work
@@ -86,13 +86,17 @@ class Attempt:
         return f"{self.call.devices} devices" if self.target.platform == "cpu" else self.target.name
 
     def plain(self) -> Choice | None:
-        """Candidate 0: the program as jax.jit compiles it."""
+        """Candidate 0: the program as jax.jit compiles it.
+
+        Raises:
+          NotOurs: if jax.jit cannot compile it for another reason than its size.
+        """
         begin, self.asked_from = time.perf_counter(), len(self.tried)
         try:
             compiled = self.call.compile_plain()
-        except jax.errors.JaxRuntimeError as error:
-            if self.target.needed_bytes(error) is None:
-                raise
+        except Exception as error:
+            if not isinstance(error, jax.errors.JaxRuntimeError) or self.target.needed_bytes(error) is None:
+                raise NotOurs from error
             self._missed(self.call.program, (), error, untouched=True)
             return None
         return self._judge(compiled, self.call.program, (), (), True, time.perf_counter() - begin)

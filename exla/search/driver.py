@@ -31,7 +31,7 @@ from exla.search.strategy import STRATEGIES, Outcome, Session
 from exla.search.trials import Budget, Listener, Tuned, listener
 from exla.search.tune import tune
 from exla.search.weigh import can_weigh, weigh
-from exla.strict import tolerate
+from exla.strict import as_jax_raises, tolerate
 from exla.targets.base import Target
 
 MOST_COMPILES = 24
@@ -43,10 +43,11 @@ programs of the zoo, they took 0.93 times as long without it (geometric mean; fr
 RECORDED = ("program", "arguments", "target", "device", "jax", "jaxlib", "xla_flags", "exla", "limit", "options")
 
 
+@as_jax_raises()
 def decide(call: Call, target: Target, options: Options) -> Choice:
     """`search` for a program that obeys the limit; where exla itself fails, the plain program if that obeys it.
 
-    Arguments, result and errors are those of `search`.
+    Arguments, result and errors are those of `search`, and what `jax.jit` raises where it cannot compile the program.
     """
     try:
         with tolerate("planning"):
@@ -60,6 +61,7 @@ def decide(call: Call, target: Target, options: Options) -> Choice:
     return choice
 
 
+@as_jax_raises()
 def follow(call: Call, target: Target, options: Options, decisions: Sequence[Decision]) -> Choice:
     """Compile what was decided before, and count it again.
 
