@@ -176,6 +176,19 @@ def test_a_refusal_says_how_much_is_a_bound_on_what_libraries_take():
     assert named.startswith("4.6 MiB of it")
 
 
+@pytest.mark.parametrize("rows", [200, 1])
+def test_a_refusal_says_whether_anything_takes_less_than_the_program_as_it_is(rows):
+    """A transform cannot be cut; the sums that it transforms can, if they are sums."""
+    x = np.linspace(0, 1, 200, dtype=np.float32)
+
+    def fn(x):
+        return jnp.fft.fft(jnp.exp(x[:, None] * np.linspace(0, 1, rows, dtype=np.float32)).sum(axis=1)).real.max()
+
+    with pytest.raises(exla.MemoryLimitError) as caught:
+        exla.jit(fn, memory_limit="2KiB", records="off")(x)
+    assert ("what jax.jit takes for the program as it is" in str(caught.value)) == (rows == 1)
+
+
 @pytest.mark.usefixtures("compiled_quickly")
 def test_what_prints_is_split_and_prints_as_before(capfd):
     def fn(x, y):

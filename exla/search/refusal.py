@@ -32,6 +32,9 @@ MOST_HOLDERS = 12
 
 MOST_REASONS = 2
 """Why shared axes are not cut inside the shares: so many reasons are told."""
+NO_LESS = 1.01
+"""Times as large as another a peak may be that is no larger in a refusal's words."""
+PLAIN = "Within one per cent that peak is what jax.jit takes for the program as it is: nothing that was tried helps."
 EXHAUSTED = (
     "The search was ended before it had tried all splits of {count} equations: parts of the function, each with an "
     "exla.jit of its own, may be planned to the end."
@@ -51,6 +54,7 @@ def refusal(
     devices: int = 1,
     spread: Mapping[tuple[int, int], Spread] = MappingProxyType({}),
     is_exhausted: bool = False,
+    is_plain: bool = False,
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
 
@@ -66,9 +70,10 @@ def refusal(
       devices: how many devices share the program; the limit is that of each.
       spread: (argument, axis) -> how they share it out.
       is_exhausted: whether the search came to its end before it had tried all that it would.
+      is_plain: whether the program before any decision takes hardly more than the smallest peak.
     """
     by_peak = sorted(asked, key=lambda p: p.peak.bytes)
-    peak = by_peak[0].peak if by_peak else peak
+    peak = by_peak[0].peak if by_peak and not is_plain else peak
     is_fixed = fixed_bytes > limit_bytes
     if is_fixed:
         values = dict.fromkeys(v for v in (*program.invars, *program.outvars) if not isinstance(v, Literal))
@@ -109,6 +114,7 @@ def refusal(
         if is_fixed or options.search == "off"
         else (
             *_libraries(peak, smallest_bytes * devices),
+            *((PLAIN,) if is_plain else ()),
             *_unused(barred, limit_bytes),
             *_hints(program, peak),
             *(_narrower(peak, (smallest_bytes - limit_bytes) * devices) if options.numerics == "reassociate" else ()),
