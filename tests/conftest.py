@@ -60,11 +60,7 @@ def x64():
 def pytest_collection_modifyitems(config, items):
     """Cases that Pythons of the next version run are swept, here; who names tests gets all of them."""
     if not config.option.keyword and not any("::" in arg for arg in config.args):
-        cases = [item for item in items if item.get_closest_marker("in_turns") and not item.get_closest_marker("sweep")]
-        for item in left_to_others(cases, sys.version_info.minor, _in_turns_with):
+        marked = ("sweep", "every_python")
+        cases = [item for item in items if not any(map(item.get_closest_marker, marked))]
+        for item in left_to_others(cases, sys.version_info.minor, lambda item: item.path):
             item.add_marker(pytest.mark.sweep)
-
-
-def _in_turns_with(case):
-    """Which cases it takes turns with: those of its test or, where it is the only one, such tests of its module."""
-    return case.function if hasattr(case, "callspec") else case.path

@@ -103,7 +103,6 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
 def test_what_is_mapped_is_split_on_each_device(fn):
     arguments = PROGRAMS[fn]

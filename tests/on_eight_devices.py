@@ -62,7 +62,6 @@ ALIKE = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.filterwarnings("ignore:backend and device")
 @pytest.mark.parametrize("case", all_but(ALIKE, CASES), ids="-".join)
 def test_results_are_where_jax_jit_leaves_them(case):
@@ -110,7 +109,6 @@ SEVERAL = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("limit", ["1GiB", "40KiB"])
 @pytest.mark.parametrize("case", SEVERAL)
 def test_several_devices_each_hold_their_share_and_exchange_no_more_than_before(case, limit):

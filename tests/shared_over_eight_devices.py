@@ -149,7 +149,6 @@ def is_cut_in_shares(program):
     return any("exla_split" in str(e.params["jaxpr"]) for e in program.eqns if e.primitive.name == "shard_map")
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("case", CASES)
 def test_a_shared_axis_is_cut_inside_the_shares(case):
     fn, arguments, shardings, results = CASES[case]
@@ -266,7 +265,6 @@ REACHING = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("case", REACHING)
 def test_what_reaches_beyond_a_share_is_right_or_refused(case):
     fn, given = REACHING[case], placed(POINTS, (ROW, None))

@@ -15,7 +15,7 @@ from exla.search.records import RecordStore
 from exla.targets.hlo_text import comparable
 from tests.sweep import all_but
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
+pytestmark = [pytest.mark.every_python, pytest.mark.usefixtures("compiled_quickly")]
 
 
 def kernel_product(x, y, v):
@@ -112,7 +112,6 @@ def test_disable_jit_runs_the_function_itself():
     assert f(jnp.ones(())) == 2 and isinstance(seen[1], jax.core.Tracer)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("limit", [SMALL, "4GiB"])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_debug_nans_raises_the_error_that_jax_jit_raises(limit, is_first):

@@ -43,7 +43,6 @@ def filtered(x, y):
 PROGRAMS = [row_sums, softmax_rows, farthest, sorted_rows, counted, filtered]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
 def test_exact_results_do_not_depend_on_the_cap(fn):
     x, y = normal(1500), normal(400, seed=1)

@@ -70,7 +70,6 @@ def test_it_is_an_error_where_exlas_failures_are(monkeypatch):
         exla.jit(kernel_product, memory_limit="8MiB", records="off")(*points())
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "answers",
     [
@@ -99,7 +98,6 @@ def test_an_allocator_that_grows_may_hand_out_twice_what_is_asked_for():
     assert overrun.most_handed_out(MIB, growing) == 2 * MIB
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(("pool", "is_reported"), [(16, False), (1 << 20, True)], ids=["grows", "has all"])
 def test_what_a_growing_allocator_rounds_up_is_no_bug(monkeypatch, tolerant, pool, is_reported):
     plan = exla.jit(kernel_product, memory_limit="64MiB", records="off").plan(*points())

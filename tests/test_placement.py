@@ -11,6 +11,7 @@ ON, MAPPED = "on_eight_devices.py", "mapped_over_eight_devices.py"
 SHARED, TYPED = "shared_over_eight_devices.py", "typed_over_eight_devices.py"
 
 
+@pytest.mark.every_python  # which starts half of the cases each
 @pytest.mark.parametrize(
     ("cases", "which"),
     [

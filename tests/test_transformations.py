@@ -76,7 +76,6 @@ ALIKE = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("case", all_but(ALIKE, CASES), ids="-".join)
 def test_derivatives_are_those_of_the_plain_function(case):
     name, limit = case[0], LIMITS[case[1]]
@@ -85,7 +84,6 @@ def test_derivatives_are_those_of_the_plain_function(case):
     close(got, double(SCALAR[name](total), *args))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("transform", all_but([jax.jacfwd], [jax.jacfwd, jax.jacrev, jax.hessian]))
 def test_jacobians_and_hessians(transform):
     args = points(n=6, m=8)
@@ -93,7 +91,6 @@ def test_jacobians_and_hessians(transform):
     close(transform(exla.jit(fn, memory_limit="30KiB"))(*args), double(transform(fn), *args))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(("in_axes", "out_axes"), [((0, None, None), 0), ((None, 1, None), 0), ((0, 0, 0), 1)])
 def test_vmap(in_axes, out_axes):
     stacked = [jnp.stack([a, a + 1, a * 2], axis or 0) for a, axis in zip(points(), in_axes, strict=True)]
@@ -158,7 +155,6 @@ doubled.defjvp(lambda p, t: (doubled(p[0]), 7 * t[0]))
 CUSTOM = (clipped, doubled, jax.nn.relu, jax.nn.softmax, jax.nn.logsumexp, jnp.linalg.norm)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("fn", all_but([jax.nn.relu, jax.nn.logsumexp, jnp.linalg.norm], CUSTOM))
 def test_the_users_own_derivatives_are_kept(fn):
     def pairs(x):
@@ -273,7 +269,6 @@ def test_a_program_that_cannot_fit_is_refused_under_a_transformation_too():
             run(*points())
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("inline", [False, True])
 def test_each_program_of_a_gradient_obeys_the_cap(inline):
     """The two programs of an eager gradient, found by watching what is planned."""

@@ -135,7 +135,6 @@ def agrees(fn, given, limit=LIMIT):
     return plan
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("case", CASES)
 def test_what_types_share_out_is_planned_as_over_auto_axes_and_typed_as_before(case):
     fn, arguments, shardings = CASES[case]
@@ -147,7 +146,6 @@ def test_what_types_share_out_is_planned_as_over_auto_axes_and_typed_as_before(c
         assert exla.jit(fn, memory_limit=LIMIT).plan(*placed(arguments, (auto, None))).decisions == plan.decisions
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("case", UNDER)
 def test_under_a_mesh_too(case):
     fn, mesh, shardings = UNDER[case]

@@ -91,7 +91,6 @@ from kernels import capped
 """
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "words",
     ["targets --json", "targets", "--help", "plan --help", "nonsense --json", "records ls", "plan printing.py"],

@@ -199,7 +199,6 @@ def test_tune_refuses_a_search_that_measures_nothing(exla_command):
     assert code == 2 and "measures nothing" in err and "evolutionary" in err
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("words", [("search", "space", "kernels:smooth"), ("explain", "kernels:smooth", "--space")])
 def test_a_space_is_counted_and_said_in_words(exla_command, words):
     code, out, _ = exla_command(*words, *SMALL)

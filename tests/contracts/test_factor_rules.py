@@ -547,7 +547,6 @@ def test_every_rule_has_an_example():
     assert not set(FACTOR_RULES) - set(EXAMPLES) - ELEMENTWISE_WITHOUT_AN_EXAMPLE
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(("primitive", "fn", "args"), CASES)
 def test_any_factor_in_any_chunks_gives_the_unsplit_values(x64, primitive, fn, args):
     args = on_device(args)

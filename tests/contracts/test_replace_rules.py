@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", REPLACE_RULES)
 def test_a_rule_keeps_its_obligations(name):
     assert [o for o in verify(name) if not o.holds] == []

@@ -62,7 +62,6 @@ def test_hinge_of_a_case_on_paper():
     assert LOSSES.get("pairwise_hinge")(scores[:, ::-1], rank, 2 * rank, np.ones((1, 2), bool)) == 1.5
 
 
-@pytest.mark.in_turns
 @each_loss
 def test_what_is_masked_changes_neither_value_nor_gradient(name):
     mask = np.array([[True, True, True, False], [False] * 4])

@@ -45,7 +45,6 @@ def test_weights_are_small_and_have_a_card(name):
     assert not re.search(r'"[^"]*/[^" ]*/', json.dumps(card)), "a path of some machine"
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("target", NAMES)
 def test_they_rank_a_program_near_what_is_predicted_and_not_just_so(target):
     space = zoo_space("svgd_step")

@@ -31,7 +31,6 @@ def zoo_space(name, size=None):
     return space(ZOO[name].function, ZOO[name].arguments(size or ZOO[name].tiny * 2))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["kernel_gradient", "attention", "nearest_neighbours", "sinkhorn_fori", "svgd_step"])
 def test_candidates_that_differ_have_numbers_that_differ(name):
     made = zoo_space(name)

@@ -154,7 +154,6 @@ LOSSES = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("differentiated", [False, True], ids=["value", "gradient"])
 def test_losses_by_labels_are_split(name, differentiated):

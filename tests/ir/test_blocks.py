@@ -288,7 +288,6 @@ def test_a_program_that_is_split_reduces_in_blocks(monkeypatch):
     np.testing.assert_allclose(total, np.exp(-apart).sum(axis=1), rtol=1e-5)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_triangular_systems_are_solved_transposed_and_have_the_same_solutions(x64, dtype):
     """From both sides, of both triangles, of the matrix as it is, transposed and conjugated, with and without ones."""

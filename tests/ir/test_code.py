@@ -76,7 +76,6 @@ def tides(t, frequency, phase):
     return jnp.sum(jnp.cos(t[:, None] * frequency[None] + phase[None]), axis=1)
 
 
-@pytest.mark.in_turns
 @pytest.mark.skipif(V5E.install() is not None, reason="libtpu is not installed")
 @pytest.mark.parametrize(
     ("fn", "shapes"),

@@ -61,7 +61,6 @@ def is_ordered(numbers):
     return (*numbers,) == (image, (places + 1, places, *range(places)), image)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("of", DERIVATIVES)
 def test_a_convolution_is_put_in_order(name, of):

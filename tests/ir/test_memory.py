@@ -112,7 +112,6 @@ DECOMPOSED = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("is_computed", [False, True])
 @pytest.mark.parametrize("name", DECOMPOSED)
 def test_what_decompositions_write_beside_their_results_is_foretold(name, is_computed):
@@ -126,7 +125,6 @@ def test_what_decompositions_write_beside_their_results_is_foretold(name, is_com
     assert 0.97 < projected(canonical(jax.make_jaxpr(fn)(a), "cpu"), target.machine()).bytes / whole < 1.03
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["svd", "eigvals", "eigh", "cholesky", "lu", "triangular"])
 def test_matrices_of_an_argument_are_decomposed_in_chunks_without_a_copy_of_it(name):
     functions = {

@@ -35,7 +35,6 @@ def text(program):
     return program.jaxpr.pretty_print(source_info=True, name_stack=True), [str(c) for c in program.consts]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("function", [attended, filtered, jax.grad(loss)], ids=["attended", "filtered", "gradient"])
 @pytest.mark.parametrize("share", [3, 8])
 def test_a_body_that_is_known_is_the_one_that_would_be_traced(function, share, monkeypatch):

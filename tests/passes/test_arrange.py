@@ -79,7 +79,6 @@ def whole_copies_in_loops(text, elements):
     return [s for s in shapes if np.prod([int(d) for d in s.split(",")]) >= elements]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("chunk", [1, 16, 50, 64])
 def test_operands_are_transposed_before_the_loop_and_no_bit_changes(chunk):
     before = split(attention, SHAPE[0], chunk)
@@ -285,7 +284,6 @@ def matrices(rows=2000, columns=32, results=24):
     )
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("fn", "is_turned"),
     [

@@ -159,7 +159,6 @@ def temporaries(fn, arguments):
     return stats.temp_size_in_bytes, stats.argument_size_in_bytes + stats.output_size_in_bytes
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_a_tenth_of_the_temporaries_is_enough(name):
     fn, arguments = CASES[name]

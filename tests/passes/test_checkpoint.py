@@ -113,7 +113,6 @@ def compiled_bytes(program):
     return run.lower(*given).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_are_the_same_however_many_segments(name):
     fn, args = PROGRAMS[name]
@@ -125,7 +124,6 @@ def test_results_are_the_same_however_many_segments(name):
             assert_computes(replay(program, decision), fn, args)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "largest"])  # what is compared is kept
 def test_the_compiler_counts_two_thirds_at_most(name):
     fn, args = PROGRAMS[name]

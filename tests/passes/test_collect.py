@@ -207,7 +207,6 @@ def most_carried_bytes(program):
     return most
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", SUMS)
 def test_a_sum_is_the_same_and_no_loop_carries_it(name):
     fn, args = SUMS[name]
@@ -286,7 +285,6 @@ def asked(fn, args, share, **options):
     return exla.jit(fn, memory_limit=limit, records="off", **options), limit
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["gradient of Sinkhorn", "gradient of conjugate gradients"])
 def test_gradients_of_loops_that_read_a_kernel_fit_a_tenth(name):
     fn, args = {

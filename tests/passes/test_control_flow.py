@@ -64,7 +64,6 @@ CUT_FROM_OUTSIDE = [mean_shift, nested, branched]
 PROGRAMS = [scanned, mean_shift, branched, switched, mapped, nested]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
 def test_the_big_values_of_a_body_never_exist_whole(fn):
     x, y = (np.random.default_rng(k).standard_normal((n, 3), dtype=np.float32) for k, n in ((0, 700), (1, 900)))
@@ -132,7 +131,6 @@ def chosen_with_a_matrix_made_before(x, y):
     return lax.cond(x[0, 0] > 0, lambda: near @ y[:, 0], lambda: jnp.max(near, axis=1))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "fn",
     [solved_with_a_matrix_made_before, multiplied_by_a_matrix_made_before, chosen_with_a_matrix_made_before],
@@ -169,7 +167,6 @@ def of_a_branch(outer, y):
     return lambda x: outer(lax.cond(x[0, 0] > 0, lambda: jnp.mean(weights(x, y)), lambda: jnp.mean(jnp.abs(x))))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("outer", [lambda loss: 3 * loss, lambda loss: jnp.log(1 + loss)], ids=["joined", "again"])
 def test_the_gradient_of_a_branch_is_cut_inside_the_branch(outer, sign):
@@ -252,7 +249,6 @@ def nested_turns(y):
     return lax.scan(outer, y, length=2)[0]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("fn", [pulled_in_turns, while_small, one_or_the_other, nested_turns])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_bodies_that_hold_arrays_are_split_inside(fn, sign):

@@ -71,7 +71,6 @@ def first(function, values):
     return program, next(enumerate_distributions(Steady(program=program)), None)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_apart_is_the_same(name, ties):
@@ -186,7 +185,6 @@ def test_deep_programs_are_copied_without_recursion():
     assert (before, after) == (600, 1200)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["Chamfer", "likest", "hard_negatives", "largest_of_scaled"])
 def test_splits_of_what_is_apart_are_right(name):
     function, values = PROGRAMS[name], arguments(160, 160, 5)
@@ -220,7 +218,6 @@ def fit(x, y):
     return jax.lax.fori_loop(0, 4, lambda _, z: z - 0.05 * len(z) * step(z, y), x)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "function", [gradient("Chamfer"), PROGRAMS["hard_negatives"], fit], ids=["Chamfer", "hard", "fit"]
 )

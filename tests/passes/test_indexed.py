@@ -55,7 +55,6 @@ CASES = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_a_tenth_of_the_temporaries_is_enough(name):
     fn, arguments = CASES[name]

@@ -69,7 +69,6 @@ def test_a_loop_does_not_compute_all_layers_before(function):
     assert all(longest(many[kept]) == longest(few[kept]) for kept in range(1, len(KEPT)))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("kept", range(1, len(KEPT)))
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.parametrize("function", NETWORKS, ids=lambda f: f.__name__)

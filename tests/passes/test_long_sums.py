@@ -51,7 +51,6 @@ def splits_of(fn, chunks):
     return [split_program(r, max(chunk, r.least_chunk)) for r in regions for chunk in chunks]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", SUMS)
 def test_many_chunks_are_summed_as_accurately_as_few(name):
     fn = SUMS[name]

@@ -81,7 +81,6 @@ def seeds_of(fn, s, v):
     return program, list(enumerate_splits(program, held, GROWTHS, values=100))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", [*ONLINE, *NOT_ONLINE])
 def test_any_chunks_give_the_unsplit_values(x64, name):
     fn = {**ONLINE, **NOT_ONLINE}[name]

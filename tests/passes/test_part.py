@@ -71,7 +71,6 @@ def sunk(fn, *args):
         program, count = apply_sink(program, sink), count + 1
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("matrix", [distances, products])
 def test_a_part_is_computed_alone(x64, matrix, read):
@@ -227,7 +226,6 @@ def landmarks(x):
     return k[:, chosen] @ jnp.linalg.solve(k[chosen][:, chosen] + jnp.eye(20), x[:20]), k[:20], k[3, -1]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("fn", [farthest_points, herding, farthest_pair, annealing, outliers, landmarks])
 def test_greedy_choices_run_without_the_matrix(fn):
     x = np.random.default_rng(0).normal(size=(700, 3)).astype(np.float32)
@@ -263,7 +261,6 @@ def from_the_least(x, y):
     return (jnp.isnan(jnp.sqrt(k - chosen[:, None])).sum(axis=1),)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("share", [0.1, 0.3])
 @pytest.mark.parametrize("fn", [above, above_one, above_in_its_row, from_the_least])
 def test_what_is_compared_by_order_with_the_whole_is_no_part_of_its_own(fn, share):

@@ -204,7 +204,6 @@ def stacked_bytes(program):
     )
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", STACKS)
 def test_results_are_the_same_and_less_is_stacked(name):
     fn, args = STACKS[name]
@@ -254,7 +253,6 @@ LARGE = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", LARGE)
 def test_gradients_of_loops_fit_a_tenth(name):
     fn, (rows, columns) = LARGE[name]

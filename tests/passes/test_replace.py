@@ -91,7 +91,6 @@ def test_nothing_of_the_cheap_way_is_left_in_the_loop_that_falls_back():
 HARD = ("a common offset", "two clusters far apart", "an infinite point", "a NaN", "everything equal", "a huge scale")
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("case", all_but(["everything equal", "a common offset"], HARD))
 def test_values_hold_where_the_cheap_form_would_lose_them(case):
     x, y, v = points(N), points(M, seed=1), points(M, 1, seed=2)[:, 0]
@@ -133,7 +132,6 @@ COUNTS = [(1, 33), (1, 900), (3, 65), (10, 32), (10, 64), (12, 900), (14, 900), 
 POINTS = ("random", "duplicates", "on a grid", "offset", "a NaN", "an infinity", "float64")
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("case", all_but(["on a grid", "an infinity"], POINTS))
 def test_neighbours_are_those_of_the_naive_program(case):
     x, y = points(2 * N), points(2 * M, seed=1)  # for fewer the rule does not pay
@@ -159,7 +157,6 @@ def test_neighbours_are_those_of_the_naive_program(case):
     np.testing.assert_allclose(distances, plain, rtol=1e-6)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("select", "rule"),
     [
@@ -216,7 +213,6 @@ def test_operands_of_size_one_are_broadcast_without_an_equation():
     np.testing.assert_allclose(got, captured(x, v), rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("ranked", [True, False])
 @pytest.mark.parametrize(("count", "total"), COUNTS)
 def test_candidates_hold_the_nearest_of_every_row(count, total, ranked):
@@ -251,7 +247,6 @@ def test_equations_that_are_fallen_back_on_run_in_pieces():
     np.testing.assert_allclose(distances, plain, rtol=1e-6)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("count", [2, 7, 39, 40])
 def test_as_many_neighbours_as_there_are_points(count):
     def some(x, y):
@@ -453,7 +448,6 @@ ASKED_ABOUT = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("name", "target"),
     [(n, t) for t in ("cpu", "tpu:v5e", "gpu:h200") for n in ASKED_ABOUT if (n, t) != ("returned", "tpu:v5e")],
@@ -470,7 +464,6 @@ def test_a_kernel_that_is_asked_about_is_projected_as_it_is_stored(name, target)
     assert 0.9 <= projected_peak.bytes / counted <= 1.5
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("spread", [1.0, 1e-6], ids=["apart", "too close for a product"])
 def test_neighbours_among_the_points_themselves_are_ranked_by_a_product_and_cut_along_the_rows(spread):
     """The points are read as rows and as columns; what the rule falls back on is cut along the former."""

@@ -88,7 +88,6 @@ def error(got, want):
     return max(np.max(np.abs(g - w)) / np.max(np.abs(w)) for g, w in zip(got, want, strict=True))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["Chamfer by products", "centred"])
 def test_gradients_that_would_be_refused_fit_and_are_right(name):
     function, values = gradient(name), arguments(600, 500, 3)
@@ -119,7 +118,6 @@ SPLIT = [*((name, False) for name in LOSSES), ("Chamfer", True), ("transposed", 
 SWEPT = [(name, False) for name in LOSSES if name not in ("Chamfer", "farthest")] + [("transposed", True)]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("case", all_but(SWEPT, SPLIT), ids=lambda case: "-".join(map(str, case)))
 def test_every_split_of_what_is_sealed_is_right_or_seen_to_be_compiled_otherwise(case):
     name, ties = case

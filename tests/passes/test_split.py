@@ -210,7 +210,6 @@ def test_a_big_output_is_written_in_place(x64):
         assert_same(run_program(split, args), fn(*args))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8, np.bool_])
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"])
 def test_every_combiner_merges_chunks_in_every_dtype(x64, name, dtype):
@@ -237,7 +236,6 @@ SPECIAL = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("values", SPECIAL.values(), ids=SPECIAL)
 @pytest.mark.parametrize("function", [jnp.argmax, jnp.argmin, jnp.max, jnp.min])
 def test_ties_and_special_values_come_out_as_in_lax(function, values):
@@ -251,7 +249,6 @@ def test_ties_and_special_values_come_out_as_in_lax(function, values):
         np.testing.assert_array_equal(result, fn(*args))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("values", SPECIAL.values(), ids=SPECIAL)
 @pytest.mark.parametrize("chunk", [2, 3, 4, 6])
 def test_top_k_over_chunks_is_bit_equal_to_lax(values, chunk):
@@ -298,7 +295,6 @@ def test_narrow_floats_are_summed_in_float32_between_chunks():
     )
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("chunk", [1, 16])
 def test_a_point_has_no_distance_to_itself_in_a_loop_either(again, chunk):
@@ -390,7 +386,6 @@ UPDATES = {
 }
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", UPDATES)
 def test_what_is_written_in_one_place_is_cut_wherever_that_is(x64, name):
     """At places before the beginning and beyond the end, too, along both axes."""

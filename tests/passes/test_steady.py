@@ -158,7 +158,6 @@ def test_a_maximum_of_what_a_scan_ends_with_is_compared_where_it_was_computed_th
     np.testing.assert_allclose(f(*values), want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("function", [nearest, floored, end_of_scan], ids=lambda f: f.__name__)
 def test_what_holds_is_right_however_it_is_split(function):
     values = arguments()
@@ -322,7 +321,6 @@ def test_a_saved_plan_that_computes_what_is_compared_twice_is_refused(tmp_path):
         loaded(largest_shares, next(d for d, program in split_twice(made) if not steady.holds(program)))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("room", [60_000, 120_000])
 @pytest.mark.parametrize("name", ["chamfer", "hausdorff", "softmax"])
 def test_gradients_of_extremes_are_right_or_refused_under_a_cap(name, room):

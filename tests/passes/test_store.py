@@ -296,7 +296,6 @@ def test_a_refusal_names_mixed_numerics_only_where_they_may_be_enough(numerics, 
     assert ('numerics="mixed" may be enough' in str(refused)) == says
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("target", ["gpu:h200", "tpu:v5e"])
 def test_an_accelerators_host_takes_what_waits_by_the_compilers_word(target):
     """Rows of a scan and values between layers; XLA's name of the host's memory is S(5)."""

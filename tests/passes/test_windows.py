@@ -69,7 +69,6 @@ ROOM = {"kernel_gradient": 2**21}
 """Where half a megabyte is not enough: the patches of a whole image are packed for each chunk of its features."""
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_half_a_megabyte_is_enough(name):
     fn, arguments = CASES[name]
@@ -104,7 +103,6 @@ def test_what_is_read_far_apart_is_computed_apart():
     assert sorted(sines) == [(), (1, 5 - 5000, 0), (1, 5, 0)]
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("groups", [4, 8])
 def test_gradients_of_convolutions_in_groups_are_cut_along_the_batch(groups):
     def loss(image, kernel):
@@ -120,7 +118,6 @@ def test_gradients_of_convolutions_in_groups_are_cut_along_the_batch(groups):
         np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("share", [1 / 2, 1 / 4])
 def test_gradients_of_transposed_convolutions_are_cut_along_the_batch(share):
     """Of those of the kernels XLA:CPU takes the image for the kernel, and calls no library that needs scratch."""

@@ -102,7 +102,6 @@ def test_where_no_prediction_was_held_against_a_clock_the_program_stays_as_it_is
     assert exla.jit(bags, memory_limit="8GiB", records="off", target=target).plan(*WANTED).untouched
 
 
-@pytest.mark.in_turns
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize(("share", "untouched"), [(0.5, False), (0.99, True), (1.5, True), (None, True)])
 def test_where_a_run_is_allowed_the_clock_decides(share, untouched, monkeypatch):

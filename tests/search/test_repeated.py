@@ -87,7 +87,6 @@ def test_nothing_is_like_an_argument():
     assert repeated(space, once, space.goal) is once
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("fn", [layers, gradient])
 def test_what_is_cut_alike_has_the_values_of_the_program(fn):
     made = space_of(fn, WEIGHTS, X, room=PAIRS // 4 if fn is layers else PAIRS, barred=lambda s: s.decision.axis != 1)

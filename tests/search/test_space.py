@@ -251,7 +251,6 @@ def ridge(x, y, w, others):
     return features(others) @ ((z.T @ z) @ (z.T @ y)), jnp.mean((z @ (z.T @ y) - y) ** 2)
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("rows", "features", "share", "times"), [(8000, 128, 0.25, 1.7), (8000, 128, 0.75, 1.5), (4000, 512, 0.6, 4)]
 )

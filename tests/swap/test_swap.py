@@ -93,7 +93,6 @@ def call(function, arguments, limit):
     return plan, got
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.sweep) if n in SLOW else n for n in CALLS])
 def test_exla_jit_gives_what_jax_jit_gives(name):
     function, arguments = CALLS[name]

@@ -213,7 +213,6 @@ def test_a_saved_plan_is_compiled_to_the_same_code(target, tmp_path):
         exla.load(tmp_path / "plan.json", kernel_product, points(), memory_limit="1500KiB")
 
 
-@pytest.mark.in_turns
 def test_what_comes_with_exla_is_found_by_the_program_that_it_was_made_for(target):
     """Where canonical programs changed it is not: `python -m benchmarks.packaged` makes it anew."""
     made_for = make_key(**TARGETS.get(target).fingerprint())

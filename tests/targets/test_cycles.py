@@ -15,8 +15,6 @@ from exla.targets.base import TARGETS, compile_for
 from exla.targets.cycles import estimated_cycles
 from tests.targets.installed import compiler_of
 
-pytestmark = pytest.mark.in_turns
-
 LOOP = """HloModule m
 %fused (p: f32[8]) -> f32[8] {
   %p = f32[8]{0} parameter(0)

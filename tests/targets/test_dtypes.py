@@ -57,7 +57,6 @@ def rows(dtype, seed):
     return jnp.asarray(ones, jnp.dtype(dtype))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("dtype", CPU)
 @pytest.mark.parametrize("function", [distances, products], ids=lambda f: f.__name__)
 def test_the_values_of_every_type_are_right_under_the_cap(function, dtype):
@@ -86,7 +85,6 @@ def test_an_argument_in_16_bits_is_not_turned_into_float32_before_the_loop(shape
         np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=0.03, atol=0.03 * float(jnp.max(want)))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "case", all_but([("tpu:v5e", "int8")], [(t, d) for t, types in OTHERS.items() for d in types]), ids="-".join
 )

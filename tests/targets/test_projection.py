@@ -403,7 +403,6 @@ SLOW = [("tpu:v5e", name) for name in ("noisy", "spectra", "all_sums")]
 """They take the TPU's compiler a quarter of a minute or more each."""
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "case", all_but(SLOW, [(target, name) for target, names in LIVE.items() for name in names]), ids="-".join
 )
@@ -440,7 +439,6 @@ def test_a_fallback_that_is_asked_for_where_it_stands_stores_what_it_chooses_bet
     assert LEAST <= ratio <= MOST, f"{ratio:.2f}"
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("target", ["tpu:v5e", "gpu:h200"])
 def test_a_loop_that_falls_back_stores_what_its_original_equations_reduce_to(target):
     compiler_of(target)

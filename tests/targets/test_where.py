@@ -21,7 +21,6 @@ def here(structs, count=3):
     return tuple(jax.device_put(x, jax.devices()[0]) if k < count else x for k, x in enumerate(arrays))
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ABROAD)
 @pytest.mark.parametrize("count", [1, 3])
 def test_arguments_that_lie_on_this_machine_are_compiled_for_the_target_that_is_named(name, count):

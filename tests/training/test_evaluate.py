@@ -22,8 +22,6 @@ from exla.training.scoring import Ranked, Scorer
 from exla.training.train import fit_normaliser
 from tests.training.made import GCN, config, layout_file, layout_files
 
-pytestmark = pytest.mark.in_turns
-
 
 class FirstNumber(nn.Module):
     """The score is the first number of the first configurable node, and how many candidates it was seen with."""

@@ -15,8 +15,6 @@ from exla.training.config import OptimiserConfig
 from exla.training.step import apply_gradients, learning_rate, make_optimiser, start
 from tests.training.made import ROOT, child
 
-pytestmark = pytest.mark.in_turns
-
 VARIABLES = {"params": {"kernel": jnp.full((2, 2), 2.0), "bias": jnp.full(2, 2.0)}}
 
 

@@ -94,7 +94,6 @@ def hbm_bytes(compiled):
     return total - memory.alias_size_in_bytes
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("what", [*list(STEPS)[:2], pytest.param(list(STEPS)[2], marks=pytest.mark.sweep)])
 def test_the_step_compiles_for_several_chips_and_sums_gradients_over_them(chips, what, capsys):
     (name, mesh, capacity), (model, options) = chips, STEPS[what]

@@ -31,7 +31,6 @@ from tests.training.conftest import quickly_compiled
 from tests.training.made import GCN, ROOT, SMALL, child, config, layout_files, toml
 
 pytestmark = [
-    pytest.mark.in_turns,
     pytest.mark.usefixtures("compiled_once"),
     # of orbax's own threads, when a checkpoint turns out to be damaged
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -76,7 +76,6 @@ def check(name, got, want, tolerance):
         assert error <= tolerance * scale, f"{name}, output {k}: error {error:.3g} of {scale:.3g}"
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("name", all_but(SLOW, ZOO))
 def test_values_under_a_tiny_cap(name):
     program = ZOO[name]
