@@ -431,7 +431,7 @@ def jit(
         machine; "off": nothing does.
       rules: names of replace rules that are in force only where they are asked for (`exla rules verify` lists them).
       search_seconds: what a search that measures may take, 60 by default.
-      search_trials: how many candidates it may try, 32 by default.
+      search_trials: how many candidates it may try beside the program as it is, 32 by default.
       **jit_arguments: every other argument of jax.jit, with its meaning. Where a call runs on several devices, the
         limit is that of each, and what is chosen has them exchange data no more often than the plain program.
 

@@ -50,7 +50,7 @@ class Options:
       learn: whether what a search measures moves the weights that search="learned" ranks by on this machine.
       rules: names of opt-in replace rules that are in force too.
       search_seconds: seconds that a search which measures may take.
-      search_trials: candidates that it may try.
+      search_trials: candidates that it may try, beside the program as it is.
     """
 
     memory_limit: int | None = None

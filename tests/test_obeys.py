@@ -190,6 +190,19 @@ def test_a_refusal_says_whether_anything_takes_less_than_the_program_as_it_is(ro
 
 
 @pytest.mark.usefixtures("compiled_quickly")
+def test_a_refusal_names_the_line_that_needs_what_a_loop_has_written():
+    def fn(rows):
+        counts = jnp.zeros((400, 256)).at[jnp.arange(400)[:, None], rows[:, :17] + 4 * rows[:, 3:]].add(1)
+        alike = counts @ counts.T
+        return jnp.linalg.norm(alike - alike.mean(0)), jax.lax.top_k(alike, 5)[0]  # this line
+
+    with pytest.raises(exla.MemoryLimitError) as caught:
+        exla.jit(fn, memory_limit="300KiB", records="off")(np.random.default_rng(0).integers(0, 4, (400, 20)))
+    line = fn.__code__.co_firstlineno + 3
+    assert f"for what is computed at {__file__}:{line} (" in str(caught.value)
+
+
+@pytest.mark.usefixtures("compiled_quickly")
 def test_what_prints_is_split_and_prints_as_before(capfd):
     def fn(x, y):
         jax.debug.print("points: {}", x.shape[0])

@@ -148,11 +148,12 @@ class _Lines:
 
 
 class _Bars:
-    """A bar for each search, with the best so far."""
+    """A bar for each search, with the best so far; where there is no terminal a line for each trial."""
 
     def __init__(self, bars: Progress, most: int) -> None:
         self._bars, self._most = bars, most
         self._task: TaskID | None = None
+        self._tried = 0
 
     @classmethod
     @contextlib.contextmanager
@@ -160,20 +161,27 @@ class _Bars:
         most = Options.resolve(search_trials=arguments.search_trials).search_trials
         names = TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         columns = (*names, TextColumn("{task.fields[best]}"))
-        with Progress(*columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as bars:
+        console = Console(stderr=True)
+        disabled = not console.is_terminal
+        with Progress(*columns, console=console, redirect_stdout=sys.stdout.isatty(), disable=disabled) as bars:
             yield cls(bars, most)
 
     def trial(self, trial: Trial, best: Trial | None) -> None:
+        self._tried += 1
+        said = "nothing obeys yet" if best is None or best.run_s is None else f"best {best.run_s * 1e3:.3g} ms"
+        if self._bars.disable:
+            how = trial.source if trial.status == "ok" else trial.status
+            print(f"tuning {self._tried}/{self._most + 1} ({how}): {said}", file=sys.stderr, flush=True)
+            return
         if self._task is None:
             self._task = self._bars.add_task("tuning", total=self._most + 1, best="")
-        said = "nothing obeys yet" if best is None or best.run_s is None else f"best {best.run_s * 1e3:.3g} ms"
         self._bars.update(self._task, advance=1, best=said)
 
     def done(self, tuned: Tuned) -> None:
         if self._task is not None:
             self._bars.update(self._task, total=len(tuned.trials))
             self._bars.stop_task(self._task)
-        self._task = None
+        self._task, self._tried = None, 0
 
 
 def _won(tuned: Tuned) -> Trial | None:
@@ -227,7 +235,8 @@ def _print(made: Made, tuned: Tuned | None) -> None:
 
 def _print_table(tuned: Tuned) -> None:
     """The best candidates, how many there were of which status, and why it ended."""
-    table = Table(title=f"{len(tuned.trials)} candidates in {tuned.seconds:.0f} s; ended by: {tuned.stop}")
+    tried = f"the program as it is and {len(tuned.trials) - 1} candidates"
+    table = Table(title=f"{tried} in {tuned.seconds:.0f} s; ended by: {tuned.stop}")
     for column in ("ms", "compiled", "from", "candidate"):
         table.add_column(column, justify="right" if column in ("ms", "compiled") else "left", overflow="fold")
     timed = sorted((t for t in tuned.trials if t.run_s is not None), key=lambda t: t.run_s or 0.0)

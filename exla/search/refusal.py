@@ -186,7 +186,10 @@ def _why_not(program: Program, var: Any, options: Options) -> str:
             return region.blocked[var]
     position = program.producers[var]
     if "origins" in program.eqns[position].params:
-        return "a chunk loop writes it chunk by chunk for an equation that needs it whole"
+        reader = next((program.eqns[i] for i, _ in program.consumers.get(var, ())), None)
+        source = "" if reader is None else program.origin(reader.outvars[0])[1]
+        whom = f"what is computed at {source}" if source else "an equation"
+        return f"a chunk loop writes it chunk by chunk for {whom}, which needs it whole"
     if program.factors(position) is None:
         return f"`{program.eqns[position].primitive.name}` has no factor rule"
     return "cutting it any finer leaves the peak where it is"
