@@ -43,10 +43,10 @@ $(ready): pyproject.toml exla/version.py $(constraints)
 	@echo "making $(VENV) with Python $(version) and $(constraints) (once; a few minutes)"
 	@rm -rf $(VENV)
 	@"$(python)" -m venv $(VENV)
-	@$(run) -m pip install -qq --disable-pip-version-check -c $(constraints) -e '.[dev,demo]'
+	@$(run) -m pip install -qq --no-compile --disable-pip-version-check -c $(constraints) -e '.[dev,demo]'
 	@touch $@
 
 # The compilers of TPUs and GPUs, which need neither; the tests compile for both.
 $(compilers): $(ready)
-	@$(run) -m pip install -qq --disable-pip-version-check -c $(constraints) -e '.[dev,demo,compilers]'
+	@$(run) -m pip install -qq --no-compile --disable-pip-version-check -c $(constraints) -e '.[dev,demo,compilers]'
 	@touch $@
