@@ -34,7 +34,7 @@ MOST_REASONS = 2
 """Why shared axes are not cut inside the shares: so many reasons are told."""
 NO_LESS = 1.01
 """Times as large as another a peak may be that is no larger in a refusal's words."""
-PLAIN = "Within one per cent that peak is what jax.jit takes for the program as it is: nothing that was tried helps."
+PLAIN = "Within one per cent that peak is what is counted for the program as it is: nothing that was tried helps."
 EXHAUSTED = (
     "The search was ended before it had tried all splits of {count} equations: parts of the function, each with an "
     "exla.jit of its own, may be planned to the end."
