@@ -22,7 +22,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 from rich.console import Console
@@ -127,6 +127,14 @@ def _followed(arguments: argparse.Namespace, found: list[Tuned], learned: list[s
         yield
 
 
+def _print_line(line: str, out: TextIO) -> None:
+    """Print a line in the middle of a search."""
+    try:
+        print(line, file=out, flush=True)
+    except BrokenPipeError:  # nobody reads on: as Ctrl-C, which no planner takes for a failure of its own
+        raise KeyboardInterrupt from None
+
+
 class _Lines:
     """A line of JSON for each trial and one for each search, on standard output as it is now."""
 
@@ -141,10 +149,7 @@ class _Lines:
         self._print(about)
 
     def _print(self, row: dict[str, Any]) -> None:
-        try:
-            print(json.dumps(row), file=self._out, flush=True)
-        except BrokenPipeError:  # nobody reads on: as Ctrl-C, which no planner takes for a failure of its own
-            raise KeyboardInterrupt from None
+        _print_line(json.dumps(row), self._out)
 
 
 class _Bars:
@@ -153,7 +158,6 @@ class _Bars:
     def __init__(self, bars: Progress, most: int) -> None:
         self._bars, self._most = bars, most
         self._task: TaskID | None = None
-        self._tried = 0
 
     @classmethod
     @contextlib.contextmanager
@@ -167,21 +171,19 @@ class _Bars:
             yield cls(bars, most)
 
     def trial(self, trial: Trial, best: Trial | None) -> None:
-        self._tried += 1
-        said = "nothing obeys yet" if best is None or best.run_s is None else f"best {best.run_s * 1e3:.3g} ms"
-        if self._bars.disable:
-            how = trial.source if trial.status == "ok" else trial.status
-            print(f"tuning {self._tried}/{self._most + 1} ({how}): {said}", file=sys.stderr, flush=True)
-            return
         if self._task is None:
             self._task = self._bars.add_task("tuning", total=self._most + 1, best="")
+        said = "nothing obeys yet" if best is None or best.run_s is None else f"best {best.run_s * 1e3:.3g} ms"
         self._bars.update(self._task, advance=1, best=said)
+        if self._bars.disable:
+            task, how = self._bars.tasks[self._task], trial.source if trial.status == "ok" else trial.status
+            _print_line(f"tuning {task.completed:.0f}/{task.total:.0f} ({how}): {said}", sys.stderr)
 
     def done(self, tuned: Tuned) -> None:
         if self._task is not None:
             self._bars.update(self._task, total=len(tuned.trials))
             self._bars.stop_task(self._task)
-        self._task, self._tried = None, 0
+        self._task = None
 
 
 def _won(tuned: Tuned) -> Trial | None:

@@ -25,7 +25,7 @@ from exla.search.choice import Call, Choice, describe
 from exla.search.faster import faster
 from exla.search.ranker import Prediction, find_ranker
 from exla.search.records import RecordStore, make_key
-from exla.search.refusal import NO_LESS, refusal
+from exla.search.refusal import refusal
 from exla.search.space import Candidate, Goal, Space
 from exla.search.strategy import STRATEGIES, Outcome, Session
 from exla.search.trials import Budget, Listener, Tuned, listener
@@ -291,15 +291,14 @@ def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordS
 def _refusal(
     search: Attempt, asked: Sequence[Candidate], floor: Peak, *, is_exhausted: bool = False
 ) -> MemoryLimitError:
-    found = [t for t in search.tried if t.peak_bytes is not None and not t.is_barred]
+    found = [(t.peak_bytes, t.untouched) for t in search.tried if t.peak_bytes is not None and not t.is_barred]
     fixed = search.call.fixed_bytes
-    smallest_bytes = min((t.peak_bytes or 0 for t in found), default=fixed)
-    plain_bytes = min((t.peak_bytes or 0 for t in found if t.untouched), default=0)
     return refusal(
         program=search.call.program,
         options=search.options,
         limit_bytes=search.limit_bytes,
-        smallest_bytes=smallest_bytes,
+        smallest_bytes=min((size for size, _ in found), default=fixed),
+        plain_bytes=min((size for size, untouched in found if untouched), default=None),
         asked=asked,
         barred=[t for t in search.tried if t.is_barred],
         peak=floor,
@@ -307,5 +306,4 @@ def _refusal(
         devices=search.call.devices,
         spread=search.call.spread,
         is_exhausted=is_exhausted,
-        is_plain=0 < plain_bytes <= NO_LESS * smallest_bytes,
     )

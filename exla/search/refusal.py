@@ -54,7 +54,7 @@ def refusal(
     devices: int = 1,
     spread: Mapping[tuple[int, int], Spread] = MappingProxyType({}),
     is_exhausted: bool = False,
-    is_plain: bool = False,
+    plain_bytes: int | None = None,
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
 
@@ -70,9 +70,10 @@ def refusal(
       devices: how many devices share the program; the limit is that of each.
       spread: (argument, axis) -> how they share it out.
       is_exhausted: whether the search came to its end before it had tried all that it would.
-      is_plain: whether the program before any decision takes hardly more than the smallest peak.
+      plain_bytes: the peak of the program before any decision; None where it was not counted.
     """
     by_peak = sorted(asked, key=lambda p: p.peak.bytes)
+    is_plain = plain_bytes is not None and plain_bytes <= NO_LESS * smallest_bytes
     peak = by_peak[0].peak if by_peak and not is_plain else peak
     is_fixed = fixed_bytes > limit_bytes
     if is_fixed:

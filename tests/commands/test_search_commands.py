@@ -189,12 +189,13 @@ def test_a_function_takes_nothing_after_two_dashes(words, exla_command):
     assert code == 2 and out == "" and "only a script takes" in err
 
 
-def test_trials_that_nobody_reads_end_the_search(monkeypatch, exla_command, clock, capsys):
+@pytest.mark.parametrize("how", [["--json"], []], ids=["lines of JSON", "in words"])
+def test_trials_that_nobody_reads_end_the_search(how, monkeypatch, exla_command, clock, capsys):
     def closed(*words, file=None, **kwargs):
         raise BrokenPipeError
 
     monkeypatch.setattr("exla.commands.tune.print", closed, raising=False)
-    code, _, err = exla_command("tune", "kernels:smooth", *SMALL, "--json")
+    code, _, err = exla_command("tune", "kernels:smooth", *SMALL, *how)
     assert code == 1 and not clock and "exla failed" not in err
 
 

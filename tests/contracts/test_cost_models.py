@@ -16,7 +16,7 @@ from exla.cost_model.losses import LOSSES
 from exla.cost_model.models import KERNEL, MODELS, configures
 from tests.cost_model.made import fitted, made_sample, shuffled, weights
 
-pytestmark = [pytest.mark.usefixtures("compiled_quickly")]
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SMALL = {
     "split_sage": {"hidden": 16, "blocks": 1},
     "layout_residual_gcn": {"hidden": 16, "layers": 2},

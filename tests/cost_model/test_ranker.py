@@ -16,7 +16,7 @@ from exla.cost_model.transforms import prune
 from exla.errors import CheckpointError, GraphError
 from tests.cost_model.made import fitted, made_sample, weights
 
-pytestmark = [pytest.mark.usefixtures("compiled_quickly")]
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SAMPLE = made_sample(1, nodes=30, edges=40, candidates=20)
 SAMPLE.graph_config[::2, 8:16] = 0  # an empty list of bounds
 SEEN = dataclasses.replace(SAMPLE.graph, node_feat=nodes_on_one_footing(SAMPLE.graph.node_feat))

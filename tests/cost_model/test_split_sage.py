@@ -11,7 +11,7 @@ from exla.cost_model.models import MODELS
 from exla.cost_model.neighbours import LISTED
 from tests.cost_model.made import fitted, made_sample, shuffled, weights
 
-pytestmark = [pytest.mark.usefixtures("compiled_quickly")]
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 # Nodes with more neighbours than the table of `Neighbours` has room for, in both directions, and some without any.
 SAMPLES = [made_sample(1, nodes=9, edges=90, candidates=5), made_sample(2, nodes=30, edges=25, config_nodes=2)]

@@ -16,7 +16,7 @@ from exla.training import online
 from exla.training.online import FEWEST, keep, learn_from_kept
 from tests.cost_model.test_split_configs import zoo_space
 
-pytestmark = [pytest.mark.usefixtures("compiled_quickly")]
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 NAMES = ("chamfer", "hausdorff", "kendall_tau", "ripley_k")
 

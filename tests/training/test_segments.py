@@ -38,7 +38,7 @@ from exla.training.train import fit_normaliser, train
 from tests.cost_model.made import weights
 from tests.training.made import ROOT, SMALL, child, config, layout_file, layout_files
 
-pytestmark = [pytest.mark.usefixtures("compiled_once")]
+pytestmark = pytest.mark.usefixtures("compiled_once")
 HINGE = LOSSES.get("pairwise_hinge")
 OPTIMISER = make_optimiser(OptimiserConfig(steps=10, warm_up=0.0))
 QUICK = {**SMALL, "blocks": 0, "cross_config": False, "embed_config": False}
