@@ -190,6 +190,7 @@ def test_a_function_takes_nothing_after_two_dashes(words, exla_command):
 
 
 @pytest.mark.parametrize("how", [["--json"], []], ids=["lines of JSON", "in words"])
+@pytest.mark.filterwarnings("error::exla.ExlaWarning")
 def test_trials_that_nobody_reads_end_the_search(how, monkeypatch, exla_command, clock, capsys):
     def closed(*words, file=None, **kwargs):
         raise BrokenPipeError
