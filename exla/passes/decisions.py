@@ -171,6 +171,25 @@ class Swap:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fold:
+    """Multiply what an operand of a matrix product is a transposed copy of.
+
+    Attributes:
+      path: as of a split.
+      site: the product.
+      operand: which of its operands.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    site: Site
+    operand: int
+
+    def __str__(self) -> str:
+        which = f"operand {self.operand} of the product at equation {self.site.position}"
+        return f"multiply {which}{_inside(self.path)} as it was before it was transposed"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Store:
     """Keep a value that waits for a later reader in the host's memory, or in a narrower type.
 
@@ -316,7 +335,7 @@ class CompileOption:
         return f"compile option {self.name}={self.value!r}"
 
 
-Rewrite = Replace | Reorder | Swap | Collect | Distribute | Seal
+Rewrite = Replace | Reorder | Swap | Fold | Collect | Distribute | Seal
 """A decision that computes the same in another way, before anything is split."""
 Change = Split | Share | Sink | Rematerialize | Checkpoint | Arrange | Store | Rewrite
 """A decision that changes the program."""

@@ -12,6 +12,7 @@ from exla.passes.decisions import (
     Checkpoint,
     Collect,
     Distribute,
+    Fold,
     Rematerialize,
     Reorder,
     Replace,
@@ -22,6 +23,7 @@ from exla.passes.decisions import (
     Swap,
 )
 from exla.passes.distribute import apply_distribute
+from exla.passes.fold import apply_fold
 from exla.passes.rematerialize import apply_rematerialize
 from exla.passes.reorder import apply_reorder
 from exla.passes.replace import apply_replace
@@ -45,6 +47,8 @@ def replay(program: Program, decision: Change) -> Program:
         return apply_reorder(program, decision)
     if isinstance(decision, Swap):
         return apply_swap(program, decision)
+    if isinstance(decision, Fold):
+        return apply_fold(program, decision)
     if isinstance(decision, Collect):
         return apply_collect(program, decision)
     if isinstance(decision, Distribute):

@@ -17,6 +17,7 @@ from exla.ir.program import Program
 from exla.ir.rewrites import REPLACE_RULES, ReplaceRule
 from exla.passes.collect import enumerate_collections
 from exla.passes.decisions import Replace, Rewrite, Store
+from exla.passes.fold import enumerate_folds
 from exla.passes.reorder import enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.passes.replay import replay
@@ -27,6 +28,8 @@ from exla.targets.machine import Machine
 from exla.units import format_bytes
 
 MOST_CHANGES = 24
+FOLDED = 8
+"""A transposed copy that takes a smaller share of the room may lie beside a product's chunks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,7 @@ def rewrite(
         with tolerate("rewriting"):
             found = _next(program, rules, in_chunks, declined, not decisions)
             if found is None and not exact:
-                found = _next_order(program, machine, room_bytes, reorders)
+                found = _next_order(program, machine, room_bytes, reorders) or _next_fold(program, machine, room_bytes)
         if found is None:
             break
         decisions.append(found[0])
@@ -148,6 +151,18 @@ def _next_order(program: Program, machine: Machine, room_bytes: int, reorders: b
         changed = replay(program, decision)
         before = before or _worth(program, machine)
         if _pays(before, _worth(changed, machine), changed_s(program, changed, machine)):
+            return decision, changed
+    return None
+
+
+def _next_fold(program: Program, machine: Machine, room_bytes: int) -> tuple[Rewrite, Program] | None:
+    """The first product of a transposed copy that is large beside the room, where it costs nothing to do without it."""
+    before = None
+    for decision in enumerate_folds(program, max(room_bytes // FOLDED, 1)):
+        changed = replay(program, decision)
+        before = before or _worth(program, machine)
+        after = _worth(changed, machine)
+        if after[0] <= before[0] and after[1] <= 1.1 * before[1]:
             return decision, changed
     return None
 

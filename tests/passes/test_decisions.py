@@ -13,6 +13,7 @@ from exla.passes.decisions import (
     CompileOption,
     Decision,
     Distribute,
+    Fold,
     Growth,
     Rematerialize,
     Reorder,
@@ -38,6 +39,7 @@ ONE_OF_EACH = [
     Replace(**HERE, rule="squared_distance"),
     Reorder(**HERE, order=((0, 1), (0, 1, 2))),
     Swap(**HERE),
+    Fold(**HERE, operand=1),
     Collect(**HERE, result=1),
     Distribute(**HERE),
     Rematerialize(**HERE),
@@ -90,6 +92,6 @@ def test_fields_of_decisions_have_their_types(field, wrong):
 def test_what_is_no_mapping_with_a_kind_is_no_decision(data):
     with pytest.raises(
         ValueError,
-        match="not a decision: .*; kinds are Arrange, Checkpoint, Collect, CompileOption, Distribute, Rematerialize, ",
+        match="not a decision: .*; kinds are Arrange, Checkpoint, Collect, CompileOption, Distribute, Fold, ",
     ):
         from_json(data)

@@ -1,11 +1,14 @@
 """Whatever a file of records holds, reading it never raises, and the good lines around stay."""
 
+import dataclasses
 import json
+import typing
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from exla.passes.decisions import Decision
 from exla.report.records import in_words, printable, rows
 from exla.search.record import MOST_LINE_BYTES, Record
 from exla.search.records import RecordStore, make_key
@@ -32,10 +35,8 @@ values = st.recursive(
 wrong_fields = st.dictionaries(st.sampled_from(FIELDS), values, min_size=1, max_size=3).map(
     lambda changes: json.dumps({**json.loads(LINE), **changes}).encode()
 )
-KINDS = ["Split", "Share", "Sink", "Arrange", "Store", "Replace", "Reorder", "Swap", "CompileOption", "x"]
-DECISION_FIELDS = (
-    *("path", "site", "growth", "chunk", "axis", "result", "rule", "order", "name", "mesh", "names", "how", "early"),
-)
+KINDS = [*(kind.__name__ for kind in typing.get_args(Decision)), "x"]
+DECISION_FIELDS = sorted({f.name for kind in typing.get_args(Decision) for f in dataclasses.fields(kind)})
 decisions = st.lists(
     st.fixed_dictionaries(
         {"kind": st.sampled_from(KINDS)},
