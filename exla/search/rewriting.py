@@ -1,8 +1,6 @@
 """Rewriting: which replacements and reorderings pay, before anything is split.
 
-Rules are applied in their order until none applies any more. Each change must pay by the model: a smaller projected
-peak without much more predicted time, or less time without a larger peak; much less time may cost some. What is much
-less is seen on the equations that change: the last of three kernel matrices is worth what the first is.
+Rules are applied in their order until none applies any more. Each change must pay by the model (`exla.search.worth`).
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from exla.passes.reorder import enumerate_reorders
 from exla.passes.replace import Declined, apply_replace, enumerate_replacements, names
 from exla.passes.replay import replay
 from exla.passes.swap import enumerate_swaps
-from exla.search.cost import changed_s, predict_s, projected
+from exla.search.cost import projected
+from exla.search.worth import Before
 from exla.strict import tolerate
 from exla.targets.machine import Machine
-from exla.units import format_bytes
 
 MOST_CHANGES = 24
 FOLDED = 8
@@ -109,8 +107,11 @@ def source_of(program: Program, decision: Rewrite | Store) -> str:
 def _next(
     program: Program, rules: list[str], machine: Machine, declined: dict[str, Declined], reports: bool
 ) -> tuple[Replace, Program] | None:
-    """The first replacement that pays; what is declined is reported for the user's own program only."""
-    before = None
+    """The first replacement that pays; what is declined is reported for the user's own program only.
+
+    What would not pay is reported once for each line.
+    """
+    before = Before(program, machine)
     for found in enumerate_replacements(program, rules):
         if isinstance(found, Declined):
             if reports:
@@ -122,18 +123,13 @@ def _next(
         except ReplayMiss as miss:
             reason = str(miss)
         else:
-            before = before or _worth(program, machine)
-            after = _worth(changed, machine)
-            rule = REPLACE_RULES.get(decision.rule)
-            if _pays(before, after, changed_s(program, changed, machine), rule):
+            if before.pays(changed, REPLACE_RULES.get(decision.rule)):
                 return decision, changed
-            reason = (
-                "the rewrite would not pay: with it, before any split, the program is projected to take "
-                f"{_in_words(after)}; without it, {_in_words(before)}"
-            )
-        if reports:
-            missed = Declined(rule=decision.rule, source=source_of(program, decision), reason=reason)
-            declined[str(missed)] = missed
+            reason = ""
+        source = source_of(program, decision)
+        if reports and f"{decision.rule} {source}" not in declined:
+            reason = reason or f"the rewrite would not pay: {before.beside(changed)}"
+            declined[f"{decision.rule} {source}"] = Declined(rule=decision.rule, source=source, reason=reason)
     return None
 
 
@@ -146,54 +142,19 @@ def _next_order(program: Program, machine: Machine, room_bytes: int, reorders: b
     enumerated = enumerate_reorders(program, seconds, room_bytes) if reorders else ()
     orders = (decision for decision, _ in enumerated)
     swaps = enumerate_swaps(program) if machine.product_passes > 1 else ()
-    before = None
+    before = Before(program, machine)
     for decision in itertools.chain[Rewrite](enumerate_collections(program), orders, swaps):
         changed = replay(program, decision)
-        before = before or _worth(program, machine)
-        if _pays(before, _worth(changed, machine), changed_s(program, changed, machine)):
+        if before.pays(changed):
             return decision, changed
     return None
 
 
 def _next_fold(program: Program, machine: Machine, room_bytes: int) -> tuple[Rewrite, Program] | None:
     """The first product of a transposed copy that is large beside the room, where it costs nothing to do without it."""
-    before = None
+    before = Before(program, machine)
     for decision in enumerate_folds(program, max(room_bytes // FOLDED, 1)):
         changed = replay(program, decision)
-        before = before or _worth(program, machine)
-        after = _worth(changed, machine)
-        if after[0] <= before[0] and after[1] <= 1.1 * before[1]:
+        if before.is_free(changed):
             return decision, changed
     return None
-
-
-def _worth(program: Program, machine: Machine) -> tuple[int, float]:
-    return projected(program, machine).bytes, predict_s(program, machine)
-
-
-def _in_words(worth: tuple[int, float]) -> str:
-    return f"{format_bytes(worth[0])} and {worth[1] * 1e3:.3g} ms"
-
-
-def _pays(
-    before: tuple[int, float], after: tuple[int, float], changed: tuple[float, float], rule: ReplaceRule | None = None
-) -> bool:
-    """Whether the change is worth it.
-
-    Args:
-      before: projected bytes and predicted seconds without it.
-      after: the same with it.
-      changed: predicted seconds of the equations that it replaces, and of those that it puts in their place.
-      rule: what makes it, if a rule does: what keeps every bit pays as soon as it saves anything, and what leaves
-        something that is easier to cut may take more till it is cut.
-    """
-    if rule is not None and rule.exact and after[0] <= before[0] and after[1] < before[1]:
-        return True
-    if rule is not None and rule.eases and after[0] <= 2 * before[0] and after[1] <= 1.1 * before[1]:
-        return True
-    if after[0] < 0.9 * before[0]:
-        return after[1] <= 1.2 * before[1]
-    if after[1] >= 0.95 * before[1]:
-        return False
-    most = 3 if changed[1] < 0.75 * changed[0] else 1.1  # what is split anyway may be somewhat more
-    return after[0] <= most * before[0]
