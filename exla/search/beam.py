@@ -133,17 +133,26 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     done: list[Candidate] = []
     failed: list[Candidate] = []
     beam = [start]
-    for made in space.moved(start, goal):
+    for made in space.sunk(start, goal):
         (done if space.is_met(made, goal) else beam).append(made)
     all_left = start.peak.beyond(goal.bytes)
+
+    def expanded(parents: Sequence[Candidate]) -> list[tuple[Candidate, Going]]:
+        return [(p, going) for parent in parents for p, going in _expand(space, parent, goal) if space.is_steady(p)]
+
     course: list[tuple[int, int]] = []  # what is left to be cut, and the peak, after each split
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
     for count in range(most_splits):
         is_last = bool(done) and count > 0
-        steps = [(p, going) for parent in beam for p, going in _expand(space, parent, goal) if space.is_steady(p)]
+        steps = expanded(beam)
+        met_so_far = [*done, *(p for p, _ in steps if space.is_met(p, goal))]
+        if not count and not any(p.seconds <= start.seconds for p in met_so_far):
+            again = list(space.checkpointed(start, goal))
+            done += [made for made in again if space.is_met(made, goal)]
+            steps += expanded([made for made in again if not space.is_met(made, goal)])
         steps = [(space.with_less(p, goal), going) for p, going in steps]
         apart = [p for p, going in steps if going is Going.BY_BYTES]
-        apart += [p for parent in least for p, _ in _expand(space, parent, goal) if space.is_steady(p)]
+        apart += [p for p, _ in expanded(least)]
         grown = [p for p, going in steps if going is not Going.BY_BYTES]
         ended = {id(p) for p, going in steps if going is Going.NOT}
         met = {id(p): p for p in (*grown, *apart) if space.is_met(p, goal)}

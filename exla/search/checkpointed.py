@@ -1,5 +1,7 @@
 """What waits for a backward pass is computed again before that, in as few segments as the goal asks for.
 
+That saves memory whether what is computed is split or not (`exla.passes.checkpoint`).
+
 One set of segments keeps what each begins with, and what one of them computes. Where that is still too much, what the
 segments begin with is computed again in its turn, of what the segments of a second set begin with: few of those, with
 many of the first in each.
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from exla.errors import ReplayMiss
 from exla.passes.checkpoint import enumerate_checkpoints
+from exla.search.moved import room_bytes
 from exla.strict import tolerate
 
 if TYPE_CHECKING:
@@ -25,25 +28,29 @@ WORTH = 0.9
 """Share of the temporaries to which a level must bring them."""
 WORTH_SPLITTING = 1 / 2
 """The same of all levels, for what does not obey to be split: there is twice as much of it then."""
+KEPT = 256
+"""What takes a smaller share of the room is not computed again."""
 HOPELESS = 4
 """Sets of segments of a level that need no less than that, one after the other, before no more are tried there."""
 MOST = 3
 """How many that obey by projection are offered, each of which needs less than the one before."""
 
 
-def checkpointed(space: Space, start: Candidate, goal: Goal, small_bytes: int) -> Iterator[Candidate]:
+def checkpointed(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
     """A start that computes again what waits at its peak, as much of it as a goal asks for.
 
     Args:
       space: what can be done.
       start: the program before any split.
       goal: what is wanted.
-      small_bytes: values up to this size are kept.
 
     Yields:
       What obeys, with the fewest levels that do, the fewest segments first; where nothing does what needs least, if
       that is much less than what the start needs.
     """
+    if space.spread:
+        return  # that something is computed late is told by one number, which only one device has
+    small_bytes = max(room_bytes(start, goal) // KEPT, 1)
     fixed = start.peak.arguments_bytes
     least, parents, offered = start, [start], 0
     for _ in range(LEVELS if start.peak.bytes > goal.bytes else 0):

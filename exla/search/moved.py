@@ -1,7 +1,6 @@
-"""Values computed elsewhere before anything is split: in the loops that read them, on each device's share, or again.
+"""Values computed elsewhere before anything is split: in the loops that read them, or on each device's share.
 
-By itself that saves nothing; but there they can be cut (`exla.passes.sink`, `exla.passes.share`). What waits for a
-backward pass and is computed again before that (`exla.passes.checkpoint`) saves memory whether it is cut or not.
+By itself that saves nothing; but there they can be cut (`exla.passes.sink`, `exla.passes.share`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from exla.passes.rematerialize import enumerate_rematerializations
 from exla.passes.replay import replay
 from exla.passes.share import apply_share, enumerate_shares
 from exla.passes.sink import enumerate_sinks
-from exla.search.checkpointed import checkpointed
 from exla.strict import tolerate
 
 if TYPE_CHECKING:
@@ -27,27 +25,23 @@ if TYPE_CHECKING:
 
 MOST_SINKS = 12
 MOST_SHARES = 4
-KEPT = 256
-"""What takes a smaller share of the room is not computed again."""
 MOST_BARRED = 3
 """Candidates that may exchange more than the plain program before what they share is no longer computed on shares."""
 
 
-def moved(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
-    """A start with values computed in what reads them, on each device's share, both, or again for what reads them late.
+def sunk(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
+    """A start with values computed in what reads them, on each device's share, or both.
 
     Args:
       space: what can be done.
       start: the program before any split.
       goal: what is wanted.
     """
-    yield from _sunk(space, start, goal)
+    yield from _in_loops(space, start, goal)
     shared = _shared(space, start, goal) if space.spread else None
     if shared is not None:
         yield shared
-        yield from _sunk(space, shared, goal)
-    if not space.spread:  # that something is computed late is told by one number, which only one device has
-        yield from checkpointed(space, start, goal, small_bytes=max(_room(start, goal) // KEPT, 1))
+        yield from _in_loops(space, shared, goal)
 
 
 def thresholds(room_bytes: int, coarser: bool = False) -> list[int]:
@@ -55,18 +49,18 @@ def thresholds(room_bytes: int, coarser: bool = False) -> list[int]:
     return sorted({max(room_bytes // share, 1) for share in ((64, 8, 3) if coarser else (64, 8))})
 
 
-def _room(start: Candidate, goal: Goal) -> int:
+def room_bytes(start: Candidate, goal: Goal) -> int:
     """Bytes that a goal leaves beside arguments and results."""
     return max(goal.bytes - start.peak.arguments_bytes - start.peak.outputs_bytes, 1)
 
 
-def _sunk(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
+def _in_loops(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]:
     """The program whose loops compute for themselves the big values that they read, where there are such.
 
     First those that are the same on every turn; then also those of which each turn reads a row, computed again of
     little, and without big sums.
     """
-    room, known = _room(start, goal), set[tuple[Change, ...]]([()])
+    room, known = room_bytes(start, goal), set[tuple[Change, ...]]([()])
     for of_turns in (False, True):
         program, decisions = _sunk_by(space, start, room, of_turns, step_by_step=False)
         if not space.allows(program, (*start.decisions, *decisions)):
@@ -117,7 +111,7 @@ def _too_big(program: Program, room: int, path: Path = ()) -> Iterator[Held]:
 
 def _shared(space: Space, start: Candidate, goal: Goal) -> Candidate | None:
     """The program that computes on each device's share what lies along axes which they share out, if any does."""
-    small = thresholds(_room(start, goal))
+    small = thresholds(room_bytes(start, goal))
     out = frozenset(share for share, count in space.barred_shares.items() if count >= MOST_BARRED)
     key = (start.decisions, *small, out)
     if key not in space.known_shared:

@@ -44,9 +44,10 @@ from exla.passes.split.decide import Seed, apply_seed, enumerate_splits, growths
 from exla.passes.steady import Steady
 from exla.search import moves
 from exla.search.beam import MOST_SPLITS, rank
+from exla.search.checkpointed import checkpointed
 from exla.search.cost import predict_with_memory_s, projected
 from exla.search.kept import stored
-from exla.search.moved import MOST_BARRED, moved, thresholds
+from exla.search.moved import MOST_BARRED, sunk, thresholds
 from exla.search.rewriting import rewrite, source_of
 from exla.strict import tolerate
 from exla.targets.machine import Machine
@@ -186,7 +187,7 @@ class Space:
     _cut: dict[tuple[Change, ...], Candidate] = field(default_factory=dict, init=False)
     _same: dict[Any, Candidate] = field(default_factory=dict, init=False)
     _unfused: dict[tuple[Change, ...], Peak] = field(default_factory=dict, init=False)
-    _moved: dict[tuple[Any, Goal], list[Candidate]] = field(default_factory=dict, init=False)
+    _moved: dict[Any, list[Candidate]] = field(default_factory=dict, init=False)
 
     # What a candidate is worth
 
@@ -284,12 +285,25 @@ class Space:
 
     def moved(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
         """The program with values computed in what reads them, on each device's share, or again for what is late."""
-        goal = goal or self.goal
+        return itertools.chain(self.sunk(start, goal), self.checkpointed(start, goal))
+
+    def sunk(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """The program with values computed in what reads them, or on each device's share."""
+        return self._kept(sunk, start, goal or self.goal)
+
+    def checkpointed(self, start: Candidate, goal: Goal | None = None) -> Iterator[Candidate]:
+        """The program with values computed again for what reads them late."""
+        return self._kept(checkpointed, start, goal or self.goal)
+
+    def _kept(
+        self, made_by: Callable[[Space, Candidate, Goal], Iterator[Candidate]], start: Candidate, goal: Goal
+    ) -> Iterator[Candidate]:
+        """What is made of a start for a goal; kept."""
         if self.spread:  # what is barred on shares meanwhile is not offered again
-            return moved(self, start, goal)
-        key = (start.decisions, goal)
+            return made_by(self, start, goal)
+        key = (made_by, start.decisions, goal)
         if key not in self._moved:
-            self._moved[key] = list(moved(self, start, goal))
+            self._moved[key] = list(made_by(self, start, goal))
         return iter(self._moved[key])
 
     def offers(self, parent: Candidate, goal: Goal | None = None) -> Iterator[Seed]:

@@ -151,10 +151,13 @@ def test_the_beam_makes_no_more_splits_one_after_another_than_it_is_told():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "then", "first"), [(1.9, 0.5, 1.9), (2.1, 0.5, 0.5), (2.1, 3.0, 2.1), (2.1, None, 2.1)]
+    ("seconds", "then", "first"), [(0.9, 0.5, 0.9), (1.9, 0.5, 1.9), (2.1, 0.5, 0.5), (2.1, 3.0, 2.1), (2.1, None, 2.1)]
 )
 def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(seconds, then, first, small, monkeypatch):
-    """A start that is predicted to take a second, of which one split is within the goal and another is not yet."""
+    """A start that is predicted to take a second, of which one split is within the goal and another is not yet.
+
+    Where the first is as fast as the start, nothing is computed again either.
+    """
 
     def candidate(seconds, over, name):
         peak = replace(small.root.peak, bytes=over)
@@ -164,7 +167,8 @@ def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(second
 
     class Spaces:
         machine = small.machine
-        moved = staticmethod(lambda start, goal: ())
+        sunk = staticmethod(lambda start, goal: ())
+        checkpointed = staticmethod(lambda start, goal: again.append(start) or ())
         is_steady = staticmethod(lambda candidate: True)
         is_met = staticmethod(lambda candidate, goal: candidate.peak.bytes == 0)
         with_less = staticmethod(lambda candidate, goal: candidate)
@@ -176,9 +180,10 @@ def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(second
 
     start, slow, halfway = candidate(1.0, 9, "start"), candidate(seconds, 0, "slow"), candidate(1.2, 5, "halfway")
     steps = {str(start): [slow, halfway], str(halfway): [] if then is None else [candidate(then, 0, "both")]}
-    asked = []
+    asked, again = [], []
     monkeypatch.setattr(beam, "_expand", expand)
     found = beam.rank(Spaces(), start, small.goal)
+    assert again == ([start] if seconds > 1 else [])
     assert found[0].seconds == first and all(p.peak.bytes == 0 for p in found)
     assert asked == ([start] if seconds <= beam.SLOW else [start, halfway])
 
