@@ -105,6 +105,8 @@ AGAIN = 1.5
 SLOW = 2
 """Times the predicted time of what is split, beyond which one more split is tried though something is within the goal:
 what takes so long computes the same for several chunks, and in two loops may not have to."""
+HURRIED = 1.25
+"""Times the predicted time of what obeys, from which on a slower candidate is not split further."""
 MOST_LINES = 4
 """Lines through two points of a peak over chunk sizes, each through a nearer point, till one holds up to the goal."""
 CACHE_SHARES = (1 / 8, 1 / 2, 2, 8, 32)
@@ -138,7 +140,13 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     all_left = start.peak.beyond(goal.bytes)
 
     def expanded(parents: Sequence[Candidate]) -> list[tuple[Candidate, Going]]:
-        return [(p, going) for parent in parents for p, going in _expand(space, parent, goal) if space.is_steady(p)]
+        steps: list[tuple[Candidate, Going]] = []
+        fastest = math.inf
+        for parent in parents:
+            if parent.seconds <= HURRIED * fastest:
+                steps += [(p, going) for p, going in _expand(space, parent, goal) if space.is_steady(p)]
+                fastest = min((p.seconds for p, _ in steps if space.is_met(p, goal)), default=fastest)
+        return steps
 
     course: list[tuple[int, int]] = []  # what is left to be cut, and the peak, after each split
     least: list[Candidate] = []  # beside the beam: by bytes alone, whatever is predicted
@@ -269,6 +277,10 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
         if first >= region.size:
             continue
         second = max(first, min(4 * first, most))
+        may_shrink = _may_shrink(region, first, second)
+        is_wanted = obeying < FINALISTS or growth.again or may_shrink
+        if not is_wanted and _left_whole(parent, region) > goal.bytes:
+            continue
         at_first = space.cut_if_possible(parent, seed, first)
         if at_first is None:
             continue
@@ -276,10 +288,9 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
             seconds[alike] = at_first.seconds
         elif space.is_met(at_first, goal):
             enough.add(alike)
-        may_shrink = _may_shrink(region, first, second)
         if not gains(seed, at_first) and not may_shrink:
             continue
-        if obeying >= FINALISTS and not (growth.again or may_shrink or space.is_met(at_first, goal)):
+        if not is_wanted and not space.is_met(at_first, goal):
             continue  # the search goes on from those that obey
         at_second = space.cut_if_possible(parent, seed, second) if second > first else at_first
         if at_second is None or not (gains(seed, at_first) or gains(seed, at_second)):
@@ -346,6 +357,12 @@ def _of_the_like(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]
         yield from _chunk_sizes(space, goal, replace(tried, cut=cut, at_first=at_first, at_second=at_second))
     elif at_first is not tried.at_first:
         yield at_first
+
+
+def _left_whole(candidate: Candidate, region: Region) -> int:
+    """Bytes of what holds a candidate's peak and is there whole when a region of it is cut, in whatever chunks."""
+    cut = {var for var, _ in region.makers} - region.stored
+    return sum(held.bytes for held in candidate.peak.held if held.var not in cut)
 
 
 def _may_shrink(region: Region, first: int, second: int) -> bool:

@@ -263,7 +263,6 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if name in VIEWS:
         return 0.0
     made = sum(_elements(v) for v in eqn.outvars)
-    read = sum(_elements(v) for v in eqn.invars)
     if adds_nothing(eqn):
         return made / machine.elements if name == "dot_general" else 0.0
     if name == "dot_general":
@@ -288,6 +287,7 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         stored = 0 if users and users <= FUSING else sum(value_bytes(v) for v in eqn.outvars)
         is_logic = all(getattr(v.aval, "dtype", None) == np.bool_ for v in eqn.invars)  # masks of whole vectors
         return (0 if is_logic else made / machine.elements) + _traffic_s(stored, machine)
+    read = sum(_elements(v) for v in eqn.invars)
     if name in REDUCERS:
         return max(read / _reduction_rate(program, eqn, machine), _spilled_s(made, machine))
     if name in ("top_k", "approx_top_k"):

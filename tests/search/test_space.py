@@ -150,42 +150,84 @@ def test_the_beam_makes_no_more_splits_one_after_another_than_it_is_told():
     assert made.is_met(made.ranked(made.root)[0])
 
 
+class MadeUp:
+    """A search of candidates with names, of which nothing is known but what they lead to; no bytes are the goal."""
+
+    def __init__(self, root, machine):
+        self.root, self.machine = root, machine
+        self.leads_to, self.expanded, self.asked_again = {}, [], []
+
+    def candidate(self, name, seconds, over, *leads_to):
+        seed = SimpleNamespace(decision=SimpleNamespace(growth=Growth(small_bytes=1), path=((0, 0),)))
+        peak, named = replace(self.root.peak, bytes=over), (CompileOption(name=name, value=""),)
+        made = replace(self.root, seconds=seconds, peak=peak, seeds=(seed,), options=named)
+        self.leads_to[name] = leads_to
+        return made
+
+    def expand(self, space, parent, goal):
+        (option,) = parent.options
+        self.expanded.append(option.name)
+        return ((p, beam.Going.BY_TIME) for p in self.leads_to[option.name])
+
+    def checkpointed(self, start, goal):
+        self.asked_again.append(start)
+        return ()
+
+    sunk = staticmethod(lambda start, goal: ())
+    is_steady = staticmethod(lambda candidate: True)
+    is_met = staticmethod(lambda candidate, goal: candidate.peak.bytes == 0)
+    with_less = staticmethod(lambda candidate, goal: candidate)
+    both = staticmethod(lambda candidate, goal: (candidate,))
+
+
+@pytest.fixture
+def made_up(small, monkeypatch):
+    made = MadeUp(small.root, small.machine)
+    monkeypatch.setattr(beam, "_expand", made.expand)
+    return made
+
+
 @pytest.mark.parametrize(
     ("seconds", "then", "first"), [(0.9, 0.5, 0.9), (1.9, 0.5, 1.9), (2.1, 0.5, 0.5), (2.1, 3.0, 2.1), (2.1, None, 2.1)]
 )
-def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(seconds, then, first, small, monkeypatch):
+def test_one_more_split_is_tried_where_what_is_within_the_goal_takes_long(seconds, then, first, small, made_up):
     """A start that is predicted to take a second, of which one split is within the goal and another is not yet.
 
     Where the first is as fast as the start, nothing is computed again either.
     """
-
-    def candidate(seconds, over, name):
-        peak = replace(small.root.peak, bytes=over)
-        seed = SimpleNamespace(decision=SimpleNamespace(growth=Growth(small_bytes=1), path=((0, 0),)))
-        named = (CompileOption(name=name, value=""),)
-        return replace(small.root, seconds=seconds, peak=peak, seeds=(seed,), options=named)
-
-    class Spaces:
-        machine = small.machine
-        sunk = staticmethod(lambda start, goal: ())
-        checkpointed = staticmethod(lambda start, goal: again.append(start) or ())
-        is_steady = staticmethod(lambda candidate: True)
-        is_met = staticmethod(lambda candidate, goal: candidate.peak.bytes == 0)
-        with_less = staticmethod(lambda candidate, goal: candidate)
-        both = staticmethod(lambda candidate, goal: (candidate,))
-
-    def expand(space, parent, goal):
-        asked.append(parent)
-        return ((p, beam.Going.BY_TIME) for p in steps.get(str(parent), ()))
-
-    start, slow, halfway = candidate(1.0, 9, "start"), candidate(seconds, 0, "slow"), candidate(1.2, 5, "halfway")
-    steps = {str(start): [slow, halfway], str(halfway): [] if then is None else [candidate(then, 0, "both")]}
-    asked, again = [], []
-    monkeypatch.setattr(beam, "_expand", expand)
-    found = beam.rank(Spaces(), start, small.goal)
-    assert again == ([start] if seconds > 1 else [])
+    both = [] if then is None else [made_up.candidate("both", then, 0)]
+    slow, halfway = made_up.candidate("slow", seconds, 0), made_up.candidate("halfway", 1.2, 5, *both)
+    found = beam.rank(made_up, made_up.candidate("start", 1.0, 9, slow, halfway), small.goal)
     assert found[0].seconds == first and all(p.peak.bytes == 0 for p in found)
-    assert asked == ([start] if seconds <= beam.SLOW else [start, halfway])
+    assert made_up.expanded == (["start"] if seconds <= beam.SLOW else ["start", "halfway"])
+    assert len(made_up.asked_again) == (seconds > 1)
+
+
+@pytest.mark.parametrize("seconds", [0.6, 0.7])
+def test_what_is_slower_than_what_is_found_is_not_split_further(seconds, small, made_up):
+    within = made_up.candidate("within", 0.5, 0)
+    ways = made_up.candidate("fast", 1.0, 4, within), made_up.candidate("slow", seconds, 5)
+    beam.rank(made_up, made_up.candidate("start", 1.0, 9, *ways), small.goal)
+    assert made_up.expanded == ["start", "fast", *(["slow"] if seconds <= beam.HURRIED * 0.5 else [])]
+
+
+def test_what_cannot_obey_is_not_tried_where_enough_obeys(monkeypatch):
+    """Nearest neighbours by cosines: once what holds the peak is cut, what does not hold it need not be."""
+    zoo = ZOO["cosine_top5"]
+    arguments = zoo.arguments(zoo.fitting)
+    peak = exla.jit(zoo.function, records="off").space(*arguments).root.peak
+    limit = peak.arguments_bytes + peak.outputs_bytes + (peak.temporary_bytes - peak.outputs_bytes) // 4
+
+    def ranked():
+        space = exla.jit(zoo.function, memory_limit=limit, records="off").space(*arguments)
+        tried = []
+        monkeypatch.setattr(space, "cut_if_possible", lambda *cut: tried.append(cut) or space.cut(*cut))
+        return [c.decisions for c in space.ranked(space.rewritten)], len(tried)
+
+    found, tried = ranked()
+    monkeypatch.setattr(beam, "_left_whole", lambda candidate, region: 0)
+    found_too, tried_too = ranked()
+    assert found == found_too and tried < tried_too
 
 
 def leapfrog(x, v):

@@ -117,7 +117,7 @@ class Region:
     def given(self, level: int) -> frozenset[Sliced]:
         """What the loop of a level slices, though it could compute it: it is there whole, and stays there anyway."""
         if ("given", level) not in self.known:
-            there = [s for s in self.makers if s[0] in self._stored and self.available.get(s[0], 0) <= level]
+            there = [s for s in self.makers if s[0] in self.stored and self.available.get(s[0], 0) <= level]
             known = self._kept | self.between | self._live_after(level) if there else frozenset()
             self.known["given", level] = frozenset(s for s in there if s[0] in known and not s[1][1])
         return self.known["given", level]
@@ -134,7 +134,7 @@ class Region:
         later.update(v for v in self.program.outvars if not isinstance(v, Literal))
         read = [o for k, body in self._bodies.items() if k >= level for i in body for o in self.operands(i)]
         whole = {v for v, cut in read if not isinstance(v, Literal) and (cut is None or (v, cut) not in self.makers)}
-        return frozenset((self._stacked & later) | (self._stored & whole))
+        return frozenset((self._stacked & later) | (self.stored & whole))
 
     def _outputs_of(self, level: int) -> list[LoopOutput]:
         return [o for o in self.outputs if o.level == level]
@@ -154,7 +154,7 @@ class Region:
         return frozenset(o.stacked[0] for o in self.outputs if o.stacked is not None)
 
     @cached_property
-    def _stored(self) -> frozenset[Any]:
+    def stored(self) -> frozenset[Any]:
         """Values that are computed whole, by a loop or outside."""
         return self._stacked.union(v for i in self.whole for v in self.outside(i).outvars)
 
@@ -166,7 +166,7 @@ class Region:
         operands = (o for i in body_of(self.program, self.size, self.makers, self.outputs) for o in self.operands(i))
         whole = {v for v, cut in operands if cut is None and not isinstance(v, Literal)}
         read = {v for var in whole for v in moved_of(self.program, var)}
-        return frozenset(v for v in read & self._stored if is_rounded(self.program, v))
+        return frozenset(v for v in read & self.stored if is_rounded(self.program, v))
 
     def is_late(self, var: Any, level: int) -> bool:
         """Whether a whole value is not there yet when the loop of a level starts."""
