@@ -12,6 +12,9 @@ XLA's passes are faster. Which reductions gain is from `python -m benchmarks.red
 A window over two axes adds 1,024 numbers one after the other, and one over three 32,768, each time with the rounding of
 a sum so far. So a sum over several axes is written as one sum after the other, the last axis first (`first_axis`).
 
+XLA makes one reduction of a sum of sums, and a window of it goes over the axes of both: 23 turns and 32 indices are 736
+numbers, one after the other. A sum that another one reads is made by itself (`is_summed_again`).
+
 The product of a transposed matrix and a vector is such a chain too: XLA:CPU adds one row after the other to the result.
 Of 400,000 rows that is off by 5e-5 of it, where the library's product with two columns is by 7e-7. A chunk of one
 column makes such products of others, so long ones are written as products of blocks, summed then (`parts_of`).
@@ -38,6 +41,7 @@ import numpy as np
 from jax import lax
 
 from exla import _compat
+from exla._compat import Literal
 from exla.ir import convolutions
 from exla.ir.primitives import EXTREMES, FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import axes_of, sizes_of
@@ -61,6 +65,8 @@ LONGEST_CHAIN = 1024
 ROWS = 256
 """How many rows of a block are best; with 256 to 1,024 a product takes as long as in one piece."""
 FEWEST_ROWS, MOST_ROWS = 64, 2048
+RESHAPED = named("reshape squeeze expand_dims")
+ADDS = named("add add_any")
 GATHERED = named("gather dynamic_slice concatenate pad")
 
 
@@ -68,6 +74,10 @@ class Apart(NamedTuple):
     """An axis that is summed by itself, before others are."""
 
     axis: int
+
+
+class Alone(NamedTuple):
+    """A sum that another one reads, made by itself."""
 
 
 class Block(NamedTuple):
@@ -114,7 +124,7 @@ class Convolved(NamedTuple):
     """A convolution in another order or other groups (`exla.ir.convolutions`)."""
 
 
-Written = Block | Apart | Parts | Wide | Turned | Convolved
+Written = Block | Apart | Alone | Parts | Wide | Turned | Convolved
 """How something is written in another way."""
 
 
@@ -214,6 +224,46 @@ def first_axis(program: Program, eqn: Any) -> int | None:
     return max(axes) if block_of(program, eqn) is None else None
 
 
+def is_summed_again(program: Program, eqn: Any) -> bool:
+    """Whether an equation is a sum that another one sums further, over more numbers than one pass reduces in a row."""
+    if eqn.primitive.name != "reduce_sum" or eqn.invars[0].aval.dtype not in DTYPES:
+        return False
+    known = program.known.setdefault("summed again", {})
+    made = eqn.outvars[0]
+    if made not in known:
+        known[made] = _is_summed_again(program, made, _longest(eqn))
+    return known[made]
+
+
+def _is_summed_again(program: Program, var: Any, longest: int) -> bool:
+    """Whether a sum reads a value, as it is or as what XLA makes of it: with another sign or shape, or with 0 added."""
+    for position, _ in program.consumers.get(var, ()):
+        reader = program.eqns[position]
+        name = reader.primitive.name
+        if name == "reduce_sum" and longest * _longest(reader) > LONGEST_FUSED_REDUCTION:
+            return True
+        is_passed = (
+            name in RESHAPED or name == "neg" or (name in ADDS and any(_is_zero(program, v) for v in reader.invars))
+        )
+        if is_passed and _is_summed_again(program, reader.outvars[0], longest):
+            return True
+    return False
+
+
+def _longest(eqn: Any) -> int:
+    """Numbers that a sum adds one after the other: a window of each of its axes."""
+    shape = eqn.invars[0].aval.shape
+    return math.prod(min(shape[axis], LONGEST_FUSED_REDUCTION) for axis in eqn.params["axes"])
+
+
+def _is_zero(program: Program, var: Any) -> bool:
+    """Whether a value is nothing but 0."""
+    position = None if isinstance(var, Literal) else program.producers.get(var)
+    if position is not None and program.eqns[position].primitive.name == "broadcast_in_dim":
+        (var, *_) = program.eqns[position].invars
+    return isinstance(var, Literal) and not np.any(var.val)
+
+
 def parts_of(eqn: Any) -> Parts | None:
     """How a product of a matrix and a vector, or of batches of both, is written in blocks; None where it is not.
 
@@ -263,6 +313,8 @@ def blocks_in(program: Program) -> dict[Any, Written]:
             found[eqn.outvars[0]] = how
         elif (axis := first_axis(program, eqn)) is not None:
             found[eqn.outvars[0]] = Apart(axis)
+        elif is_summed_again(program, eqn):
+            found[eqn.outvars[0]] = Alone()
         for body in _compat.bodies(eqn):
             found.update(blocks_in(program_of(body.jaxpr)))
     return found
@@ -292,6 +344,8 @@ def write(eqn: Any, operands: list[Any], how: Written) -> list[Any]:
         found = _compat.bind(eqn, wide) if how.block is None else write(eqn, [wide], how.block)
         with _compat.equation_context(eqn):
             return [lax.convert_element_type(x, operand.dtype) for x in found]
+    if isinstance(how, Alone):
+        return [_alone(eqn, operand, eqn.params["axes"])]
     axes = sorted(eqn.params["axes"])
     if isinstance(how, Block):
         axis, parts = how.axis, how.parts
@@ -299,14 +353,14 @@ def write(eqn: Any, operands: list[Any], how: Written) -> list[Any]:
         blocked = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
         with _compat.equation_context(eqn):
             operand = lax.reshape(operand, blocked)
-        operand = _reduced_first(eqn, operand, axis)
+        operand = _alone(eqn, operand, (axis,))
     while eqn.primitive.name == "reduce_sum" and len(axes) > 1:
-        operand = _reduced_first(eqn, operand, axes.pop())
+        operand = _alone(eqn, operand, (axes.pop(),))
     return _compat.bind(eqn, operand, axes=tuple(axes))
 
 
-def _reduced_first(eqn: Any, operand: Any, axis: int) -> Any:
-    (partial,) = _compat.bind(eqn, operand, axes=(axis,))
+def _alone(eqn: Any, operand: Any, axes: tuple[int, ...]) -> Any:
+    (partial,) = _compat.bind(eqn, operand, axes=axes)
     with _compat.equation_context(eqn):
         return lax.optimization_barrier(partial)  # XLA would make one reduction of two
 

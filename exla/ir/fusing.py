@@ -30,7 +30,7 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.asked import is_asked
-from exla.ir.blocks import block_of, first_axis
+from exla.ir.blocks import block_of, first_axis, is_summed_again
 from exla.ir.joined import is_joined
 from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
 from exla.ir.products import is_outer, is_vectors
@@ -203,7 +203,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         is_reused = copies and any(v in reused for v in made)
         is_virtual = is_copied = False
         is_apart = storing.joins and name == "transpose" and is_met_turned(program, position, places)
-        is_apart = is_apart or is_conditional
+        is_apart = is_apart or is_conditional or (storing.blocks and is_summed_again(program, eqn))
         if not is_apart and (can_take or not copies) and (len(made) == 1 == len(eqn.outvars) or name == "split"):
             times = _times(found, count)
             is_one = len(times) <= 1 or (not copies and name not in JOINED and _are_one(program, times, storing))

@@ -72,7 +72,10 @@ class Before:
         return projected(changed, self.machine).bytes <= self.peak.bytes
 
     def least_bytes(self, changed: Program) -> int:
-        """What a change leaves of the peak at least, nearly: that of the equations that stay, less all others touch."""
+        """What a change leaves of the peak at least, nearly: that of the equations that stay, less all others touch.
+
+        The code is not counted: it may be that of what changes.
+        """
         eqns, consumers = self.program.eqns, self.program.consumers
         stay = {id(eqn) for eqn in changed.eqns}
         gone = [position for position, eqn in enumerate(eqns) if id(eqn) not in stay]
@@ -80,7 +83,7 @@ class Before:
         touched = {*made, *(v for position in gone for v in self._fusions.reads[position])}
         touched.update(v for var in made for reader, _ in consumers.get(var, ()) for v in eqns[reader].outvars)
         elsewhere = max((b for position, b in enumerate(self.peak.course) if position not in {*gone}), default=0)
-        return self.peak.arguments_bytes + self.peak.code_bytes + max(elsewhere - sum(map(value_bytes, touched)), 0)
+        return self.peak.arguments_bytes + max(elsewhere - sum(map(value_bytes, touched)), 0)
 
     def _most_bytes(self, changed: Program, rule: ReplaceRule | None) -> float:
         """The peak up to which a change pays; below none where it pays in no case."""

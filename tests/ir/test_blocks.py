@@ -12,7 +12,7 @@ from jax import lax
 import exla
 from exla.call import read
 from exla.ir import emit as emitting
-from exla.ir.blocks import Apart, Block, Parts, Turned, Wide, block_of, blocks_in, first_axis, parts_of
+from exla.ir.blocks import Alone, Apart, Block, Parts, Turned, Wide, block_of, blocks_in, first_axis, parts_of
 from exla.ir.emit import emit
 from exla.ir.memory import project
 from exla.ir.primitives import WINDOWED
@@ -96,6 +96,32 @@ def test_a_sum_over_several_axes_rounds_little(shape, axes):
     program = program_of(lambda x: jnp.sum(jnp.sqrt(x), axis=axes), shape)
     compiled = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(x).compile(compiler_options=NO_YNN)
     np.testing.assert_allclose(compiled(x)[0], np.sqrt(x.astype(np.float64)).sum(axis=axes), rtol=2.5e-7)
+
+
+@pytest.mark.parametrize(
+    ("between", "is_alone"),
+    [
+        (lambda x: x, True),
+        (lambda x: -(jnp.zeros(x.shape) + x), True),
+        (lambda x: x.reshape(4, 2, -1), True),
+        (lambda x: 1 + x, False),
+        (jnp.square, False),
+    ],
+    ids=["as it is", "with another sign, and 0 added", "in another shape", "with 1 added", "squared"],
+)
+def test_a_sum_of_sums_is_made_in_two(between, is_alone):
+    """XLA would make one of both, and add 31 x 32 numbers in a row."""
+    x = np.full((31, 8, 1000), 1.1, np.float32)
+    program = program_of(lambda x: jnp.sum(between(jnp.sum(x, axis=0)), axis=-1), x.shape)
+    assert (Alone() in blocks_in(program).values()) == is_alone
+    compiled = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(x).compile(compiler_options=NO_YNN)
+    with jax.enable_x64(True):
+        want = jnp.sum(between(jnp.sum(x.astype(np.float64), axis=0)), axis=-1)
+    np.testing.assert_allclose(compiled(x)[0], want, rtol=2e-6)
+
+
+def test_short_sums_of_sums_are_left():
+    assert not blocks_in(program_of(lambda x: jnp.sum(jnp.sum(x, axis=0), axis=1), (4, 100, 8)))
 
 
 PRODUCTS = [

@@ -263,6 +263,37 @@ def test_nothing_slower_than_the_plain_program_is_kept_where_that_obeys(monkeypa
     assert plan.untouched and found.trials[0].run_s == 0.1 and len(found.trials) > 1
 
 
+def beside(monkeypatch, slow):
+    """A search whose candidates take turns with the plain program; the machine is ten times slower beside some."""
+    clock = Clock(monkeypatch, plain_s=0.1, seconds=lambda chunks: 0.08)
+    original, timed_too = clock.timed, []
+
+    def timed(program, *, reference=None, seconds, **kwargs):
+        found = original(program, reference=reference, **kwargs)
+        if reference is None or seconds != tune.TURN_S:
+            return found
+        timed_too.append(clock.now)
+        is_slow = slow(len(timed_too))
+        return replace(found, reference_s=1.0, run_s=0.8 if is_slow == "both" else 0.08) if is_slow else found
+
+    monkeypatch.setattr(tune, "timed", timed)
+    _, found = search(limit="1GiB", trials=6)
+    return timed_too, {
+        round(t.run_s, 9) for t in found.trials if any(isinstance(d, Split) for d in t.decisions) and t.run_s
+    }
+
+
+def test_what_was_timed_while_the_machine_was_disturbed_is_timed_again(monkeypatch):
+    """As if the second candidate were ten times as fast as it is."""
+    timed, found = beside(monkeypatch, lambda count: count == 2)
+    assert timed.count(timed[1]) == 2 and len(timed) == len(set(timed)) + 1 > 3 and found == {0.08}
+
+
+def test_a_machine_that_has_become_slower_is_no_disturbance_for_long(monkeypatch):
+    timed, found = beside(monkeypatch, lambda count: "both")
+    assert len(timed) <= len(set(timed)) + 2 and found == {0.08}
+
+
 def test_a_winner_that_does_not_win_again_gives_way_to_the_plain_program(monkeypatch):
     clock = Clock(monkeypatch, plain_s=0.1, seconds=lambda chunks: 0.05)
     original, rounds = clock.timed, []
