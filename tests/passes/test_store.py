@@ -264,7 +264,7 @@ def test_transfers_are_predicted_to_take_time():
 def test_mixed_numerics_fit_where_nothing_else_does_and_say_so(monkeypatch):
     """Fourier transforms need both axes whole, so that nothing can be cut, and each layer waits for its gradient; it
     could be computed again, as if that were not known."""
-    monkeypatch.setattr("exla.search.moved.checkpointed", lambda *_, **__: iter(()))
+    monkeypatch.setattr("exla.search.space.checkpointed", lambda *_, **__: iter(()))
     args = operands(spectral_gradient, n=128)
     limit = int(0.92 * exla.jit(spectral_gradient).plan(*args).compiled_bytes)
     with pytest.raises(exla.MemoryLimitError, match=r'numerics="mixed" may be enough: .* at .*test_store\.py'):
