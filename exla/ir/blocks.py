@@ -43,7 +43,7 @@ from jax import lax
 from exla import _compat
 from exla._compat import Literal
 from exla.ir import convolutions
-from exla.ir.primitives import EXTREMES, FUSIBLE, REDUCERS, TRANSCENDENTAL, VIEWS, named
+from exla.ir.primitives import ADDS, EXTREMES, FUSIBLE, REDUCERS, RESHAPED, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import axes_of, sizes_of
 from exla.ir.program import Program, program_of
 from exla.ir.storing import LONGEST_FUSED_REDUCTION
@@ -65,8 +65,6 @@ LONGEST_CHAIN = 1024
 ROWS = 256
 """How many rows of a block are best; with 256 to 1,024 a product takes as long as in one piece."""
 FEWEST_ROWS, MOST_ROWS = 64, 2048
-RESHAPED = named("reshape squeeze expand_dims")
-ADDS = named("add add_any")
 GATHERED = named("gather dynamic_slice concatenate pad")
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from exla import _compat
 from exla._compat import Literal
+from exla.ir.primitives import RESHAPED
 
 SAME = frozenset({"copy", "copy_p", "stop_gradient"})
 """Primitives whose result is their operand."""
-RESHAPED = frozenset({"reshape", "squeeze", "expand_dims"})
 KNOWN = frozenset({"iota", "select_n", "clamp", "max", "min", "add"}) | frozenset(
     {"convert_element_type", "broadcast_in_dim", "transpose", *RESHAPED, *SAME}
 )

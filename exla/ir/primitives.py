@@ -21,6 +21,12 @@ ELEMENTWISE = named("""
 VIEWS = named("reshape squeeze expand_dims optimization_barrier stop_gradient exla_unless")
 """Primitives whose result is the operand's buffer seen in another shape; `exla_unless` mostly hands it on."""
 
+RESHAPED = named("reshape squeeze expand_dims")
+"""Primitives whose result is the operand in another shape."""
+
+ADDS = named("add add_any")
+"""Primitives that add two values."""
+
 EXCHANGING = named("""
     all_gather all_gather_invariant all_to_all pbroadcast pmax pmin ppermute psum psum_invariant ragged_all_to_all
     reduce_scatter

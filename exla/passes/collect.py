@@ -24,7 +24,7 @@ from jax import lax
 from exla import _compat
 from exla.errors import ReplayMiss
 from exla.ir.memory import Path
-from exla.ir.primitives import named
+from exla.ir.primitives import ADDS, named
 from exla.ir.program import Program, value_bytes, variables
 from exla.ir.scans import Scan, Turns
 from exla.ir.smallest import smallest_values
@@ -33,7 +33,6 @@ from exla.passes.paths import at_site, bodies_to_rewrite
 from exla.passes.reorder import TYPES
 from exla.passes.rewritten import Get, rewritten
 
-ADDS = named("add add_any")
 LINEAR = named(
     "neg transpose reshape broadcast_in_dim squeeze expand_dims reduce_sum slice rev real imag mul dot_general"
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -153,8 +154,8 @@ def rank(space: Space, start: Candidate, goal: Goal, most_splits: int = MOST_SPL
     for count in range(most_splits):
         is_last = bool(done) and count > 0
         steps = expanded(beam)
-        met_so_far = [*done, *(p for p, _ in steps if space.is_met(p, goal))]
-        if not count and not any(p.seconds <= start.seconds for p in met_so_far):
+        obeying = itertools.chain(done, (p for p, _ in steps if space.is_met(p, goal)))
+        if not count and not any(c.seconds <= start.seconds for c in obeying):
             again = list(space.checkpointed(start, goal))
             done += [made for made in again if space.is_met(made, goal)]
             steps += expanded([made for made in again if not space.is_met(made, goal)])

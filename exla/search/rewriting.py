@@ -126,8 +126,10 @@ def _next(
             if before.pays(changed, REPLACE_RULES.get(decision.rule)):
                 return decision, changed
             reason = ""
+        if not reports:
+            continue
         source = source_of(program, decision)
-        if reports and f"{decision.rule} {source}" not in declined:
+        if f"{decision.rule} {source}" not in declined:
             reason = reason or f"the rewrite would not pay: {before.beside(changed)}"
             declined[f"{decision.rule} {source}"] = Declined(rule=decision.rule, source=source, reason=reason)
     return None

@@ -169,9 +169,9 @@ class Tuning:
 
     def _disturbed(self, timing: Timing) -> float:
         """How many times as long or short as mostly the plain program took; 1 where that is not known."""
-        before = [s for s in (self._base_s, *self._references) if s is not None]
         if timing.status != "ok":
             return math.inf
+        before = [s for s in (self._base_s, *self._references) if s is not None]
         if timing.reference_s is None or not before:
             return 1.0
         ratio = timing.reference_s / statistics.median(before)

@@ -78,11 +78,11 @@ class Before:
         """
         eqns, consumers = self.program.eqns, self.program.consumers
         stay = {id(eqn) for eqn in changed.eqns}
-        gone = [position for position, eqn in enumerate(eqns) if id(eqn) not in stay]
+        gone = {position for position, eqn in enumerate(eqns) if id(eqn) not in stay}
         made = [v for position in gone for v in eqns[position].outvars]
         touched = {*made, *(v for position in gone for v in self._fusions.reads[position])}
         touched.update(v for var in made for reader, _ in consumers.get(var, ()) for v in eqns[reader].outvars)
-        elsewhere = max((b for position, b in enumerate(self.peak.course) if position not in {*gone}), default=0)
+        elsewhere = max((b for position, b in enumerate(self.peak.course) if position not in gone), default=0)
         return self.peak.arguments_bytes + max(elsewhere - sum(map(value_bytes, touched)), 0)
 
     def _most_bytes(self, changed: Program, rule: ReplaceRule | None) -> float:
