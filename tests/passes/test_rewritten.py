@@ -14,6 +14,7 @@ from exla.passes import reorder, replace, swap
 from exla.passes import rewritten as module
 from exla.passes.opaque import not_before
 from exla.passes.rewritten import applied, rewritten
+from exla.passes.unless import EXPANSIONS
 
 SQUARES = 2
 """Position of the square in `shifted`."""
@@ -73,7 +74,7 @@ def vectors(count=2):
 
 
 def results(program, *arguments):
-    return emit(program, {})(*program.consts, *arguments)
+    return jax.jit(emit(program, EXPANSIONS))(*program.consts, *arguments)
 
 
 def test_what_is_new_may_hold_constants_and_what_nothing_needs_is_gone():
@@ -116,6 +117,35 @@ def test_what_is_computed_later_may_be_read():
     later = program.eqns[1].outvars[0]
     made = rewritten(program, 0, [later], lambda get: [get(later) + 1])
     np.testing.assert_allclose(results(made, x, y)[0], np.cos(y) + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_read_twice", [False, True])
+def test_what_is_read_and_computed_later_is_computed_earlier_and_the_rest_stays(is_read_twice, counts):
+    """A width that is negated after the distances are there is read by the check of how exact they are."""
+
+    def fn(x, width):
+        distances = jnp.sum((x[:, None] - x) ** 2, -1)
+        scale = -width
+        return jnp.sin(jnp.exp(scale * distances)).sum(0) * (scale if is_read_twice else width)
+
+    x = jnp.linspace(-1.0, 1.0, 24).reshape(6, 4)
+    program = program_of(fn, x, jnp.float32(0.3))
+    (decision,) = [found[0] for found in replace.enumerate_replacements(program, ["squared_distance"])]
+    made = replace.apply_replace(program, decision)
+    assert counts == {"rewrites": 1, "anew": 0}
+    ours = {id(eqn) for eqn in program.eqns}
+    stay = [eqn.primitive.name for eqn in made.eqns if id(eqn) in ours]
+    assert stay == ["exp", "sin", "reduce_sum", *([] if is_read_twice else ["mul"])]
+    assert [eqn.primitive.name for eqn in made.eqns].count("neg") == 1
+    np.testing.assert_allclose(results(made, x, np.float32(0.3))[0], jax.jit(fn)(x, 0.3), rtol=2e-6)
+
+
+def test_what_is_made_of_what_is_rewritten_cannot_be_read_by_it():
+    x, y = vectors()
+    program = program_of(lambda x: jnp.cos(jnp.sin(x)), x)
+    last = program.eqns[1].outvars[0]
+    assert module._computed_later(program, 0, [last]) is None
+    assert module._computed_later(program, 1, [last, program.invars[0]]) is None
 
 
 def test_a_result_of_a_weaker_type_is_followed_to_the_end():

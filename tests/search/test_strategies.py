@@ -208,6 +208,26 @@ def test_finer_chunks_of_what_was_projected_too_low_come_before_what_is_far_slow
         assert asked[: len(expected)] == expected
 
 
+@pytest.mark.parametrize("ranked_at_once", [1, 9])
+def test_what_is_over_by_few_bytes_is_cut_finer_by_so_many(monkeypatch, ranked_at_once):
+    """Both are counted as 50 bytes more than is projected, which in chunks half as large is within 1,000 bytes."""
+    coarse = replace(measured(split(64), predicted_s=1.0), projected_bytes=990)
+    fine = replace(measured(split(32), predicted_s=1.2), projected_bytes=945)
+    slow = replace(measured(split(1, axis=1), predicted_s=20.0), projected_bytes=700)
+
+    def within(self, start, goal=None):
+        met = (c for c in self._of(start) if c.peak.bytes <= goal.bytes)
+        return sorted(met, key=lambda c: c.seconds)[:ranked_at_once]
+
+    monkeypatch.setattr(RecordedSpace, "ranked", within)
+    session, asked = STRATEGIES.get("analytic").start(space([coarse, fine, slow]), 0), []
+    while (candidate := session.ask()) is not None:
+        asked += [d.chunk for d in candidate.decisions if isinstance(d, Split)]
+        peak = candidate.peak.bytes + 50 if asked else 2000
+        session.tell(Outcome(status="ok" if peak <= 1000 else "over_limit", peak_bytes=peak))
+    assert asked[:2] == [64, 32]
+
+
 def test_once_something_obeys_nothing_is_asked_for_that_is_projected_above_the_limit(monkeypatch):
     """It is ranked last, whatever it is predicted to take; of a lattice-Boltzmann step 69 were compiled so."""
     obeys = replace(measured(split(1), run_s=9.0, predicted_s=9.0), projected_bytes=900)

@@ -155,6 +155,7 @@ def _descend(
     seen, smallest = tried.seen, tried.smallest
     ranked: list[Candidate] = []
     last: Candidate | None = None
+    missed: tuple[Candidate, int] | None = None
     first_goal, goals = goal, dict[Any, Goal]()
     for _ in range(MOST_COMPILES + PLACES - 1):
         found = [
@@ -173,7 +174,7 @@ def _descend(
                 if faster and faster[0].seconds < MUCH_FASTER * ranked[0].seconds:
                     goal, ranked = coarser, faster
             found = [c for c in ranked if c.outcome not in seen]
-        elif last is not None and (finer := _finer(space, start, goal, last, found[0], seen)):
+        if found and missed and (finer := _finer(space, start, goal, *missed, found[0], seen)):
             ranked, found = [*finer, *ranked], [*finer, *found]
         if not found or _is_hopeless(space, found[0], last):
             return False
@@ -189,9 +190,10 @@ def _descend(
             yield from each(others_met)  # for a driver that measures
             return True
         if outcome.status == "barred":
-            ranked = []
+            ranked, missed = [], None
             continue
         tried.note(space, first, outcome)
+        missed = first, _over(outcome, space.goal.bytes) - space.goal.bytes
         smallest.append(min([*smallest[-1:], outcome.peak_bytes or goal.bytes]))
         if len(smallest) > hopeless and smallest[-1] > NEARER * smallest[-1 - hopeless]:
             return False
@@ -211,15 +213,23 @@ def _is_slow(ranked: Sequence[Candidate], start: Candidate) -> bool:
 
 
 def _finer(
-    space: SearchSpace, start: Candidate, goal: Goal, last: Candidate, following: Candidate, seen: Set[Any]
+    space: SearchSpace,
+    start: Candidate,
+    goal: Goal,
+    last: Candidate,
+    excess: int,
+    following: Candidate,
+    seen: Set[Any],
 ) -> list[Candidate]:
     """What is much faster than the candidate that follows on one over the limit, as fast as that; fastest first.
 
-    It need not be within the tightened goal: smaller chunks of the same may be counted as they are projected.
+    It need not be within the tightened goal: smaller chunks of the same may be counted as they are projected, or be
+    over by the bytes that were in excess, not by their share.
     """
     if last.seconds >= MUCH_FASTER * following.seconds:
         return []
-    goals = goal, replace(goal, bytes=(goal.bytes + last.peak.bytes) // 2)
+    limits = goal.bytes, (goal.bytes + last.peak.bytes) // 2, last.peak.bytes - excess
+    goals = [replace(goal, bytes=limit) for limit in sorted({limit for limit in limits if limit >= goal.bytes})]
     within = [c for g in goals for c in space.ranked(start, g) if c.outcome not in seen and space.is_met(c, g)]
     return sorted((c for c in within if c.seconds < MUCH_FASTER * following.seconds), key=lambda c: c.seconds)
 
@@ -271,6 +281,11 @@ def _counted(outcome: Outcome) -> int:
     return (outcome.peak_bytes or 0) * outcome.devices
 
 
+def _over(outcome: Outcome, limit_bytes: int) -> int:
+    """What the compiler counts of what is over the limit; twice the limit where it does not say."""
+    return 2 * limit_bytes if outcome.peak_bytes is None else _counted(outcome)
+
+
 def _fixed(candidate: Candidate) -> int:
     return candidate.peak.arguments_bytes + candidate.peak.outputs_bytes
 
@@ -315,7 +330,7 @@ def _is_hopeless(space: SearchSpace, candidate: Candidate, last: Candidate | Non
 
 def tightened(goal: Goal, candidate: Candidate, outcome: Outcome, limit_bytes: int) -> Goal:
     """The goal that a candidate would have had to have, to obey by the compiler's word."""
-    over = 2 * limit_bytes if outcome.peak_bytes is None else outcome.peak_bytes * outcome.devices
+    over = _over(outcome, limit_bytes)
     fixed = _fixed(candidate)
     share = max(limit_bytes - fixed, 0) / max(over - fixed, 1)
     return replace(
