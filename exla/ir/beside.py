@@ -105,10 +105,10 @@ def _in_passes(program: Program, eqn: Any, storing: Storing) -> int:
     """What XLA:CPU copies to compute an equation, and the results of the first pass over an axis that is long."""
     name, window = eqn.primitive.name, storing.window
     if name == "dot_general":
-        parts = parts_of(eqn) if storing.blocks else None
+        parts, converted = parts_of(eqn) if storing.blocks else None, _converted_bytes(eqn)
         if parts is not None:
-            return parts.parts * value_bytes(eqn.outvars[0]) + value_bytes(eqn.invars[1 - parts.matrix])
-        return 0 if is_outer(eqn) else _copied_bytes(eqn)
+            return parts.parts * value_bytes(eqn.outvars[0]) + value_bytes(eqn.invars[1 - parts.matrix]) + converted
+        return converted + (0 if is_outer(eqn) else _copied_bytes(eqn))
     if name in DECOMPOSED:
         return _decomposed_bytes(program, eqn)
     if name == "random_bits":
@@ -221,6 +221,14 @@ def _decomposed_bytes(program: Program, eqn: Any) -> int:
 def _copied_bytes(eqn: Any) -> int:
     """Operands whose axes lie in no order in which the library multiplies them."""
     return sum(value_bytes(v) for side, v in enumerate(eqn.invars) if not is_ordered(eqn, side))
+
+
+def _converted_bytes(eqn: Any) -> int:
+    """Operands of a product of two types that have not that of its result: XLA:CPU stores them as such."""
+    dtype = eqn.outvars[0].aval.dtype
+    if eqn.invars[0].aval.dtype == eqn.invars[1].aval.dtype:
+        return 0
+    return sum(v.aval.size * _compat.item_bytes(dtype) for v in eqn.invars if v.aval.dtype != dtype)
 
 
 def _packed_bytes(eqn: Any, threads: int, is_turned: bool) -> int:

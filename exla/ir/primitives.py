@@ -75,3 +75,7 @@ TRANSCENDENTAL = named("""
 
 SERIAL = named("sin cos tan pow rem cbrt atan2 asin acos atan lgamma digamma random_bits threefry2x32")
 """Element-wise primitives that XLA:CPU computes in several branches or rounds, or calls a library for."""
+
+BRANCHED = named("div sqrt rsqrt log log1p pow tan tanh")
+"""Element-wise primitives that XLA:CPU computes in branches where numbers are complex: in vectors what is stored, and
+one number after the other what a reduction reads as it goes."""

@@ -17,11 +17,11 @@ import numpy as np
 
 from exla import _compat
 from exla._compat import Literal, is_on_host
-from exla.ir.blocks import block_of
+from exla.ir.blocks import COMPLEX, block_of
 from exla.ir.code import TPU
 from exla.ir.factors import Placement
 from exla.ir.memory import Peak, Storing, fused_of, project
-from exla.ir.primitives import FUSIBLE, FUSING, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
+from exla.ir.primitives import BRANCHED, FUSIBLE, FUSING, REDUCERS, SCATTERS, SERIAL, TRANSCENDENTAL, VIEWS, named
 from exla.ir.products import adds_nothing, copied_bytes
 from exla.ir.program import Program, program_of, value_bytes
 from exla.ir.split_products import Cutting, idleness
@@ -42,6 +42,10 @@ SHORTEST = 16
 """Indices up to which one thread reduces them all."""
 SHARED_CACHES = 4
 """The last-level cache, shared with others, in units of what one chunk should take of it."""
+IN_VECTORS = 4
+"""Complex numbers that a CPU divides at once where it makes vectors of them, against one that a reduction reads."""
+BRANCHES = 4
+"""Divisions that a complex root, logarithm or power takes as long as."""
 STORED_IN_CACHE = 16
 """Twice the last-level cache of a GPU, in the same units: values up to which it stores what it could compute again."""
 
@@ -278,6 +282,10 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
         least_depth = LEAST_DEPTH if machine.multiprocessors else 1
         moved = _traffic_s(sum(value_bytes(v) for v in (*eqn.invars, *eqn.outvars)), machine)
         return _convolution_flops(eqn, machine.matrix_tile, least_depth) / machine.flops + moved
+    if name in BRANCHED and machine.threads and eqn.outvars[0].aval.dtype in COMPLEX:
+        longest = machine.longest_fused_reduction or 0
+        at_once = 1 if _is_reduced_at_once(program, eqn.outvars[0], longest) else IN_VECTORS
+        return (1 if name == "div" else BRANCHES) * made / (machine.serials * at_once)
     if name in SERIAL:
         return made / machine.serials
     if name in TRANSCENDENTAL:
@@ -308,6 +316,22 @@ def _equation_s(program: Program, eqn: Any, machine: Machine) -> float:
     if name == "gather":  # it reads what it takes of its operand
         read = made + _elements(eqn.invars[1])
     return (made + read) / machine.elements
+
+
+def _is_reduced_at_once(program: Program, var: Any, longest: int) -> bool:
+    """Whether a reduction of few indices reads a value, with or without others between: no array is made of it."""
+    stack, seen = [var], {var}
+    while stack:
+        for position, _ in program.consumers.get(stack.pop(), ()):
+            reader = program.eqns[position]
+            if reader.primitive.name in REDUCERS:
+                shape = reader.invars[0].aval.shape
+                if all(shape[axis] <= longest for axis in reader.params.get("axes", ())):
+                    return True
+            elif reader.primitive.name in FUSIBLE and reader.outvars[0] not in seen:
+                seen.add(reader.outvars[0])
+                stack.append(reader.outvars[0])
+    return False
 
 
 def _is_never_stored(program: Program, v: Any, machine: Machine) -> bool:

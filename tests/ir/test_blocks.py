@@ -161,19 +161,62 @@ def test_products_with_vectors_are_written_in_blocks(spec, left, right, wanted):
     assert compiled.memory_analysis().temp_size_in_bytes <= stored + 1000, stored
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.float16, jnp.bfloat16, np.complex64])
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, jnp.bfloat16])
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_products_of_narrower_numbers_with_vectors_are_too(dtype, is_vector):
+    """With what the compiler stores of each operand that it converts."""
+    generator = np.random.default_rng(0)
+    operands = [generator.random((20_000,), np.float32), generator.random((20_000, 64), np.float32)]
+    narrow = 0 if is_vector else 1
+    operands[narrow] = np.asarray((operands[narrow] * 100) % (2 if dtype == np.bool_ else 128)).astype(dtype)
+    program = read(jax.make_jaxpr(jnp.matmul)(*operands), "cpu")
+    assert list(blocks_in(program).values()) == [Parts(1, 80)]
+    emitted, wanted = emit(program, EXPANSIONS, in_blocks=True), np.matmul(*(x.astype(np.float64) for x in operands))
+    compiled = jax.jit(emitted).lower(*operands).compile(compiler_options=NO_YNN)
+    np.testing.assert_allclose(compiled(*operands)[0], wanted, rtol=6e-7)
+    stored = project(program, Storing(threads=2, blocks=True)).temporary_bytes
+    assert compiled.memory_analysis().temp_size_in_bytes <= stored + 1000, stored
+
+
+def test_products_of_complex_numbers_with_vectors_are_too():
+    generator = np.random.default_rng(0)
+    a, b = (generator.random((160_000, *n)) + 1j * generator.random((160_000, *n)) for n in ((), (8,)))
+    operands = [x.astype(np.complex64) for x in (a, b)]
+    program = read(jax.make_jaxpr(jnp.matmul)(*operands), "cpu")
+    assert list(blocks_in(program).values()) == [Parts(1, 625)]
+    (found,) = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(*operands).compile(NO_YNN)(*operands)
+    np.testing.assert_allclose(found, np.matmul(*(x.astype(np.complex128) for x in operands)), rtol=3e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, jnp.bfloat16])
 def test_products_of_other_types_are_left(dtype):
     program = program_of(lambda a, b: a @ b, (20_000,), (20_000, 8), dtype=dtype)
     assert not blocks_in(program)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.float16, np.complex64])
-def test_other_types_are_left(dtype):
-    assert the_block(lambda x: lax.reduce_max(x, [1]) if dtype == np.int32 else x.max(1), (4, 4000)) is not None
-    if dtype != np.complex64:
-        assert the_block(lambda x: lax.reduce_max(x, [1]), (4, 4000), dtype=dtype) is None
-    else:
-        assert the_block(lambda x: lax.reduce_sum(x, [1]), (4, 4000), dtype=dtype) is None
+@pytest.mark.parametrize("dtype", [np.int32, np.float16])
+def test_extremes_of_other_types_are_left(dtype):
+    assert the_block(lambda x: lax.reduce_max(x, [1]), (4, 4000)) is not None
+    assert the_block(lambda x: lax.reduce_max(x, [1]), (4, 4000), dtype=dtype) is None
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_of_complex_numbers_are_written_in_blocks(axis):
+    """XLA:CPU adds one after the other in passes."""
+    generator = np.random.default_rng(0)
+    x, y = ((generator.normal(size=n) + 1j * generator.normal(size=n)).astype(np.complex64) for n in (400, 400))
+    program = read(jax.make_jaxpr(lambda x, y: jnp.sum(x[:, None] * y, axis=axis))(x, y), "cpu")
+    assert list(blocks_in(program).values()) == [Block(axis, 8, is_along=axis == 1)]
+    (found,) = jax.jit(emit(program, EXPANSIONS, in_blocks=True)).lower(x, y).compile(NO_YNN)(x, y)
+    wanted = (x.astype(np.complex128)[:, None] * y).sum(axis=axis)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("fn", [jnp.sqrt, jnp.log, lambda z: 1 / z, lambda z: z**1.5])
+def test_what_complex_numbers_branch_for_is_left(fn):
+    """A reduction that reads it as it goes computes one after the other."""
+    assert the_block(lambda z: jnp.sum(fn(z), axis=1), (8, 4000), dtype=np.complex64) is None
+    assert the_block(lambda z: jnp.sum(z * jnp.conj(z), axis=1), (8, 4000), dtype=np.complex64) is not None
 
 
 def test_what_is_much_to_compute_is_left():

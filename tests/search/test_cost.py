@@ -9,6 +9,7 @@ import pytest
 
 import exla
 from exla.ir.program import canonical
+from exla.passes.decisions import Split
 from exla.search.cost import predict_s, predict_with_memory_s, projected
 from exla.targets.base import find_target
 from exla.targets.machine import Machine
@@ -188,3 +189,29 @@ def test_memory_that_the_allocator_keeps_is_not_handed_out_anew(rows, is_new):
     handed_out_s = predict_with_memory_s(program, peak, machine) - predict_s(program, machine)
     expected_s = taken / machine.first_touch_bytes_per_s if is_new else 0
     assert handed_out_s == pytest.approx(expected_s, rel=0.01)
+
+
+def test_complex_numbers_are_divided_in_vectors_but_where_a_short_sum_reads_them():
+    """A GPU's threads branch each for itself."""
+
+    def summed(length, machine=None):
+        def fn(x, y):
+            return jnp.sum(x / y, axis=1)
+
+        shape = (100_000 // length, length, 10)
+        return predicted(fn, (shape, jnp.complex64), (shape, jnp.complex64), machine=machine)
+
+    assert summed(20) > 2 * summed(1000)
+    gpu = find_target("gpu:h100").machine()
+    assert summed(20, gpu) == pytest.approx(summed(1000, gpu), rel=0.2)
+
+
+def test_a_split_leaves_short_sums_of_complex_numbers_to_vectors():
+    """Deflections of light by masses: cut along the masses, sums become short, and one number is divided at a time."""
+
+    def deflection(z, masses, at):
+        return jnp.sum(masses / jnp.conj(z[:, None] - at), axis=1)
+
+    arguments = (jax.ShapeDtypeStruct((4000,), jnp.complex64), *[jax.ShapeDtypeStruct((400,), jnp.complex64)] * 2)
+    plan = exla.jit(deflection, memory_limit="1MiB").plan(*arguments)
+    assert [d.axis for d in plan.decisions if isinstance(d, Split)] == [0]
