@@ -295,7 +295,7 @@ def parts_of(eqn: Any) -> Parts | None:
 
 
 def _is_made_of_no_wider(eqn: Any) -> bool:
-    """Whether the result of a product has a type that is written, and its operands that or one that is converted to it."""
+    """Whether the result of a product has a type that is written, and each operand that or one that becomes it."""
     dtype = eqn.outvars[0].aval.dtype
     return dtype in DTYPES and all(jnp.promote_types(v.aval.dtype, dtype) == dtype for v in eqn.invars)
 
