@@ -25,7 +25,7 @@ from benchmarks.programs import BENCHMARKS
 from examples.demo import nearest_and_density
 from exla.search import records
 from exla.search.record import Record
-from exla.search.records import PACKAGED, RecordStore, but_for_code
+from exla.search.records import CODE, PACKAGED, RecordStore, without
 from exla.search.shards import read_lines
 
 TARGETS = ("cpu", "tpu:v5e", "tpu:v6e", "gpu:a100-40", "gpu:h100", "gpu:h200")
@@ -73,7 +73,7 @@ def choose(program: str, target: str, limit: str, search: str, directory: str) -
 def put(path: Path, record: Record) -> None:
     """Put a record among those of a file, in the place of one of the same key but for exla's own code."""
     there = [line.record for line in read_lines(path)] if path.exists() else []
-    others = [r for r in there if r is not None and but_for_code(r.key) != but_for_code(record.key)]
+    others = [r for r in there if r is not None and without(r.key, CODE) != without(record.key, CODE)]
     lines = sorted(r.to_line() for r in (*others, record))
     path.write_text("\n".join(lines) + "\n", encoding="ascii")
 

@@ -155,6 +155,7 @@ class MemoryLimitError(ExlaError, MemoryError):
       compared: the user's line of an equality that keeps some splits from being used; "" where there is none.
       fixed_bytes: arguments and results, where they alone are above the limit; else 0.
       hints: what else could help, a sentence each.
+      is_kept: whether the records keep what has that peak, so that a limit of so many bytes is met.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class MemoryLimitError(ExlaError, MemoryError):
         compared: str = "",
         fixed_bytes: int = 0,
         hints: Sequence[str] = (),
+        is_kept: bool = False,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.smallest_peak_bytes = smallest_peak_bytes
@@ -173,6 +175,7 @@ class MemoryLimitError(ExlaError, MemoryError):
         self.compared = compared
         self.fixed_bytes = fixed_bytes
         self.hints = tuple(hints)
+        self.is_kept = is_kept
         found = f"; the smallest peak found is {_size(smallest_peak_bytes)}. Nothing was run. What holds that peak:"
         if fixed_bytes:
             found = f". Arguments and results alone take {_size(fixed_bytes)}. Nothing was run. The largest of them:"
@@ -188,10 +191,10 @@ class MemoryLimitError(ExlaError, MemoryError):
                 "finds the largest element so): splits that would compute its two sides in two are not used."
             )
         lines += self.hints
-        lines.append(
-            f"Raise memory_limit (above {smallest_peak_bytes} bytes, and some room: what is found depends on it) "
-            "or make these values smaller."
-        )
+        enough = f"above {smallest_peak_bytes} bytes, and some room: what is found depends on it"
+        if is_kept:
+            enough = f"{smallest_peak_bytes} bytes are enough: the records keep what takes so many"
+        lines.append(f"Raise memory_limit ({enough}) or make these values smaller.")
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple:
@@ -202,6 +205,7 @@ class MemoryLimitError(ExlaError, MemoryError):
             "compared": self.compared,
             "fixed_bytes": self.fixed_bytes,
             "hints": self.hints,
+            "is_kept": self.is_kept,
         }
         return (_remake, (fields,))
 

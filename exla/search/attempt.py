@@ -38,6 +38,8 @@ from exla.targets.base import Target, compile_for, place
 from exla.targets.hlo_text import Collectives, collectives
 from exla.targets.machine import ANY_WORK, Machine, Work
 
+MOST_ELSEWHERE = 3
+"""Candidates that are compiled again of those that were counted under other limits."""
 MOST_SAID = 200
 """Characters of what a record says for people, of arguments and of options."""
 
@@ -338,6 +340,11 @@ class Attempt:
                 extra={"chosen": True, "instead": choice.instead, "hint": choice.hint},
             )
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether what is compiled is kept for the next process."""
+        return self.store is not None and self.options.records == "append"
+
     def records(self) -> Sequence[Record]:
         """The records of this call, oldest first."""
         return () if self.store is None else self.store.lookup(self.key)
@@ -358,7 +365,7 @@ class Attempt:
         Returns:
           Why it is not recorded; "" where it is.
         """
-        if self.store is None or self.options.records != "append":
+        if self.store is None or not self.is_recording:
             return f"records={self.options.records!r}"
         return self.store.append(
             Record(
@@ -422,6 +429,34 @@ class Attempt:
                 return choice and replace(choice, instead=instead, hint=hint)
         return None
 
+    @cached_property
+    def elsewhere(self) -> Sequence[Record]:
+        """What this strategy compiled under other limits and may be used; first what obeyed, loosest first."""
+        known = [] if self.store is None else self.store.under_other_limits(self.key)
+        wrong = Wrong(changes=[*self.wrong.changes, *Wrong.of(known).changes])
+        counted = [
+            r
+            for r in reversed(known)
+            if r.compiled_bytes is not None
+            and r.strategy == self.options.search
+            and r.status in ("ok", "over_limit")
+            and not r.is_default
+            and not wrong.has(r.decisions)
+        ]
+        return sorted(counted, key=lambda r: (r.status == "ok", r.limit_bytes or 0), reverse=True)
+
+    def as_under_another_limit(self) -> Choice | None:
+        """What was compiled under another limit and counted within this one, where a search has found nothing."""
+        within = [r for r in self.elsewhere if most_counted(r) <= self.limit_bytes]
+        for record in list({r.candidate: r for r in within}.values())[:MOST_ELSEWHERE]:
+            try:
+                choice = self.again([from_json(d) for d in record.decisions], "search")
+            except (ReplayMiss, ValueError):
+                continue
+            if choice is not None:
+                return choice
+        return None
+
     def again(self, decisions: Sequence[Decision], source: str) -> Choice | None:
         """Replay what was decided before, under the compile options of then.
 
@@ -453,6 +488,11 @@ class Attempt:
                 "compared with the whole, which may change the result; plan the program again"
             )
         return program, [*first, *rest], seeds
+
+
+def most_counted(record: Record) -> int:
+    """The larger of the compiler's count and of what a run took."""
+    return max(record.compiled_bytes or 0, record.measured_bytes or 0)
 
 
 def _projected(program: Program, machine: Machine) -> Peak:

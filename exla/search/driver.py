@@ -6,7 +6,8 @@ Candidate 0 is the program as `jax.jit` compiles it. If its bytes are within the
 something else is predicted to be far faster (`exla.search.faster`).
 Otherwise the strategy names candidates of the space, the target compiles them, and those over the limit are
 dropped, and the goal is tightened by what the compiler's figure was over it. A record of an earlier search is
-replayed first. Nothing left: `MemoryLimitError`, before anything has run.
+replayed first. Nothing left: what was counted under another limit, and is within this one; else `MemoryLimitError`,
+before anything has run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from exla.ir.memory import Peak
 from exla.ir.program import program_of
 from exla.options import Options
 from exla.passes.decisions import Decision
-from exla.search.attempt import Attempt
+from exla.search.attempt import Attempt, most_counted
 from exla.search.choice import Call, Choice, describe
 from exla.search.faster import faster
 from exla.search.ranker import Prediction, find_ranker
@@ -134,6 +135,7 @@ def search(call: Call, target: Target, options: Options) -> Choice:
             if options.learn == "online":
                 _learn(target, space, tuned)
         choice = choice or _ask(attempt, space, "analytic" if wants_measures else options.search, asked)
+        choice = choice or attempt.as_under_another_limit()
         if choice is not None:
             return choice
     raise _refusal(attempt, asked, attempt.floor, is_exhausted=space is not None and space.is_exhausted)
@@ -291,14 +293,19 @@ def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordS
 def _refusal(
     search: Attempt, asked: Sequence[Candidate], floor: Peak, *, is_exhausted: bool = False
 ) -> MemoryLimitError:
-    found = [(t.peak_bytes, t.untouched) for t in search.tried if t.peak_bytes is not None and not t.is_barred]
+    tried = [t for t in search.tried if t.peak_bytes is not None and not t.is_barred]
     fixed = search.call.fixed_bytes
+    known = search.elsewhere if fixed <= search.limit_bytes else ()
+    kept = [size for record in known if (size := most_counted(record)) > search.limit_bytes]
+    if search.is_recording and search.records_compiled:
+        kept += [t.peak_bytes or 0 for t in tried if t.compiled_bytes is not None]
+    smallest = min((*kept, *(t.peak_bytes or 0 for t in tried)), default=fixed)
     return refusal(
         program=search.call.program,
         options=search.options,
         limit_bytes=search.limit_bytes,
-        smallest_bytes=min((size for size, _ in found), default=fixed),
-        plain_bytes=min((size for size, untouched in found if untouched), default=None),
+        smallest_bytes=smallest,
+        plain_bytes=min((t.peak_bytes or 0 for t in tried if t.untouched), default=None),
         asked=asked,
         barred=[t for t in search.tried if t.is_barred],
         peak=floor,
@@ -306,4 +313,5 @@ def _refusal(
         devices=search.call.devices,
         spread=search.call.spread,
         is_exhausted=is_exhausted,
+        is_kept=smallest in kept,
     )

@@ -32,8 +32,8 @@ from exla.search.record import MOST_LINE_BYTES, Record
 from exla.search.shards import ONE_FILE, Line, append_lines, file_name, keep_lines, locked, read_lines
 
 PACKAGED = Path(__file__).parent / "packaged"
-CODE = "exla"
-"""The part of a key that stands for exla's own code."""
+CODE, LIMIT = "exla", "limit"
+"""The parts of a key that stand for exla's own code, and for the limit."""
 _SAMPLE_BYTES = 2**16
 
 
@@ -179,17 +179,24 @@ class RecordStore:
         files = (*sorted(_files(self.packaged)), self.directory / ONE_FILE, self.directory / file_name(key))
         return [r for path in files for r in self._holding(path, wanted) if dict(r.key) == wanted]
 
+    def under_other_limits(self, key: Mapping[str, str]) -> list[Record]:
+        """The records whose key is equal in every part but the limit; all files are searched for them."""
+        wanted = without(key, LIMIT)
+        files = [*sorted(_files(self.packaged)), *self.files()]
+        found = [r for path in files for r in self._holding(path, wanted) if without(r.key, LIMIT) == wanted]
+        return [r for r in found if r.key.get(LIMIT) != key.get(LIMIT)]
+
     def shipped(self, key: Mapping[str, str]) -> list[Record]:
         """The records that come with exla and were made by other code than that of a key, and are equal in the rest.
 
         What they decided is worth trying; what they found out must be found out again.
         """
-        wanted = but_for_code(key)
+        wanted = without(key, CODE)
         return [
             record
             for path in sorted(_files(self.packaged))
             for record in self._holding(path, wanted)
-            if record.key.get(CODE) != key.get(CODE) and but_for_code(record.key) == wanted
+            if record.key.get(CODE) != key.get(CODE) and without(record.key, CODE) == wanted
         ]
 
     def explain_miss(self, key: Mapping[str, str]) -> str | None:
@@ -279,6 +286,6 @@ def make_key(**parts: str) -> dict[str, str]:
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
 
 
-def but_for_code(key: Mapping[str, str]) -> dict[str, str]:
-    """A key without the part that stands for exla's own code."""
-    return {name: part for name, part in key.items() if name != CODE}
+def without(key: Mapping[str, str], part: str) -> dict[str, str]:
+    """A key without one of its parts."""
+    return {name: value for name, value in key.items() if name != part}

@@ -55,6 +55,7 @@ def refusal(
     spread: Mapping[tuple[int, int], Spread] = MappingProxyType({}),
     is_exhausted: bool = False,
     plain_bytes: int | None = None,
+    is_kept: bool = False,
 ) -> MemoryLimitError:
     """The error that names the smallest peak found, what holds it, and what blocks each from being split.
 
@@ -71,6 +72,7 @@ def refusal(
       spread: (argument, axis) -> how they share it out.
       is_exhausted: whether the search came to its end before it had tried all that it would.
       plain_bytes: the peak of the program before any decision; None where it was not counted.
+      is_kept: whether the records keep what has the smallest peak.
     """
     by_peak = sorted(asked, key=lambda p: p.peak.bytes)
     is_plain = plain_bytes is not None and plain_bytes <= NO_LESS * smallest_bytes
@@ -111,6 +113,7 @@ def refusal(
         holders=tuple(holders),
         compared="" if options.search == "off" or is_fixed else Steady(program=program).source,
         fixed_bytes=fixed_bytes if is_fixed else 0,
+        is_kept=is_kept,
         hints=()
         if is_fixed or options.search == "off"
         else (

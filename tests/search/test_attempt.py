@@ -204,3 +204,54 @@ def test_what_comes_with_exla_and_is_over_the_limit_or_does_not_apply_costs_a_se
     shipped(changed)
     plan = exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
     assert plan.source == "search" and plan.compiled_bytes <= 2 << 20
+
+
+@pytest.fixture
+def finds_nothing(monkeypatch):
+    """From when it is called, the search asks for no candidate."""
+
+    def nothing(space, generator):
+        yield from ()
+
+    return lambda: monkeypatch.setitem(
+        STRATEGIES._entries, "analytic", replace(STRATEGIES.get("analytic"), propose=nothing)
+    )
+
+
+def test_what_was_counted_under_another_limit_is_used_where_a_search_finds_nothing(finds_nothing):
+    tight = exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    finds_nothing()
+    with pytest.raises(exla.MemoryLimitError):
+        exla.jit(chunked, memory_limit="3MiB", records="off").plan(POINTS)
+    found, again = (exla.jit(chunked, memory_limit=tight.compiled_bytes).plan(POINTS) for _ in range(2))
+    assert (found.source, again.source) == ("search", "record")
+    assert found.decisions == again.decisions == tight.decisions and found.limit_bytes == tight.compiled_bytes
+    with pytest.raises(exla.MemoryLimitError) as refused:
+        exla.jit(chunked, memory_limit=tight.compiled_bytes - 1).plan(POINTS)
+    assert refused.value.smallest_peak_bytes == tight.compiled_bytes
+    with pytest.raises(exla.MemoryLimitError, match="Arguments and results alone take") as too_small:
+        exla.jit(chunked, memory_limit=5000).plan(POINTS)
+    assert too_small.value.smallest_peak_bytes < tight.compiled_bytes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: replace(r, status="wrong_result"),
+        lambda r: replace(r, measured_bytes=4 << 20),
+        lambda r: replace(r, strategy="heuristic"),
+        lambda r: replace(r, key={**r.key, "program": "1" * 16}),
+        lambda r: replace(r, decisions=[{"kind": "Split"}]),
+        lambda r: replace(other_chunk(r), decisions=[{**d, "axis": 7} for d in r.decisions if d["kind"] == "Split"]),
+    ],
+    ids=["wrong", "measured above", "of another strategy", "of another program", "hostile", "does not apply"],
+)
+def test_what_must_not_be_used_of_other_limits_is_not(finds_nothing, change):
+    exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    known = [change(r) for r in RecordStore().read().records]
+    for path in RecordStore().files():
+        path.unlink()
+    RecordStore().add(known)
+    finds_nothing()
+    with pytest.raises(exla.MemoryLimitError):
+        exla.jit(chunked, memory_limit="3MiB").plan(POINTS)

@@ -14,7 +14,7 @@ from exla.passes.decisions import from_json
 from exla.search.barred import as_recorded
 from exla.search.prune import Cut
 from exla.search.record import MOST_LINE_BYTES, Record
-from exla.search.records import RecordStore, but_for_code, make_key
+from exla.search.records import CODE, RecordStore, make_key, without
 from exla.search.shards import ONE_FILE, file_name
 
 SCHEMA_1 = Path(__file__).parents[1] / "fixtures" / "records_schema_1.jsonl"
@@ -234,7 +234,7 @@ def test_what_comes_with_exla_is_good():
         assert line.path.stem == shipped.about["target"].replace(":", "-")
         assert shipped.status == "ok" and not shipped.is_default and shipped.compiled_bytes <= shipped.limit_bytes
         assert as_recorded([from_json(d) for d in shipped.decisions]) == shipped.decisions != []
-    keys = {tuple(sorted(but_for_code(line.record.key).items())) for line in lines}
+    keys = {tuple(sorted(without(line.record.key, CODE).items())) for line in lines}
     assert len(keys) == len(lines)
     assert sum(path.stat().st_size for path in {line.path for line in lines}) < 2**20
 
