@@ -44,6 +44,11 @@ class Pattern:
         """The equation that makes the pattern's results."""
         return self.program.producers[self.program.outvars[0]]
 
+    @property
+    def made_by(self) -> str:
+        """The name of that equation's primitive."""
+        return self.program.eqns[self.root].primitive.name
+
 
 def argument_axes(text: str) -> tuple[tuple[str, ...], Any]:
     """The axes and dtype of "n d" or "n d:int32"; float32 where none is named. "j*l" is two axes made one."""

@@ -56,13 +56,19 @@ class Declined:
 
 
 @functools.cache
+def _spelling(name: str, which: int, wide: bool) -> Pattern | None:
+    """`spelling`, traced once with 64-bit types and once without."""
+    return spelling(REPLACE_RULES.get(name), which)
+
+
+@functools.cache
 def _spellings(name: str, wide: bool) -> Mapping[str, Sequence[Pattern]]:
-    """The spellings of a rule, traced with or without 64-bit types: by the primitive that makes their results."""
-    rule, found = REPLACE_RULES.get(name), defaultdict[str, list[Pattern]](list)
-    for which in range(spellings(rule)):
-        pattern = spelling(rule, which)
+    """The spellings of a rule, by the primitive that makes their results."""
+    found = defaultdict[str, list[Pattern]](list)
+    for which in range(spellings(REPLACE_RULES.get(name))):
+        pattern = _spelling(name, which, wide)
         if pattern is not None:
-            found[pattern.program.eqns[pattern.root].primitive.name].append(pattern)
+            found[pattern.made_by].append(pattern)
     return dict(found)
 
 
@@ -103,6 +109,14 @@ def _find(name: str, program: Program, position: int) -> Found | None:
     return next((found for found in tried if found is not None), None)
 
 
+def _find_again(name: str, program: Program, position: int) -> Found | None:
+    """`_find` for who looks at one equation: no more spellings are traced than up to the one that is there."""
+    wide = bool(jax.config.jax_enable_x64)
+    traced = (_spelling(name, which, wide) for which in range(spellings(REPLACE_RULES.get(name))))
+    alike = (p for p in traced if p is not None and p.made_by == program.eqns[position].primitive.name)
+    return next((found for p in alike if (found := find(p, program, position)) is not None), None)
+
+
 def apply_replace(program: Program, decision: Replace) -> Program:
     """Replay a replacement.
 
@@ -121,7 +135,7 @@ def apply_replace(program: Program, decision: Replace) -> Program:
 
 def _replace(program: Program, position: int, decision: Replace) -> Program:
     rule = REPLACE_RULES.find(decision.rule)
-    found = None if rule is None else _find(decision.rule, program, position)
+    found = None if rule is None else _find_again(decision.rule, program, position)
     if rule is None or found is None:
         raise ReplayMiss(f"{decision}: the rule does not match there")
     admitted = rule.guard(found.match)

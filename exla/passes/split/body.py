@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -23,7 +22,7 @@ from exla._compat import Literal
 from exla.errors import RuleError
 from exla.ir.factors import Carried, Chunk, Passed, Placement, replay_unchanged
 from exla.ir.primitives import VIEWS, named
-from exla.ir.program import Program, as_struct, aval_bytes, trace_function, value_bytes
+from exla.ir.program import Program, aval_bytes, trace_function, value_bytes
 from exla.passes.split.alike import key_of
 from exla.passes.split.carrying import about, apart, carried_online, combiner_of
 from exla.passes.split.combine import COMBINERS, MANY
@@ -79,9 +78,8 @@ def _states(region: Region, instance: Instance, carried: Carried | None = None) 
     carried = carried or carried_of(region.program, instance)
     assert carried is not None
     context = region.program.context(instance[0])
-    structs = [as_struct(context.operands[k]) for k in carried.into]
-    first = jax.eval_shape(lambda *values: carried.start(context, *values), *structs)
-    return [_compat.shaped_array(a.shape, a.dtype) for a in first]
+    first = trace_function(lambda *values: carried.start(context, *values), [context.operands[k] for k in carried.into])
+    return [_compat.shaped_array(v.aval.shape, v.aval.dtype) for v in first.outvars]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -455,8 +453,9 @@ class OneChunk:
         """How many indices of the factor the chunks have covered, before or after this one."""
         region = self.maker.region
         if self.maker.level in region.reverse:
-            return region.size - self.offset - (0 if after else self.size)
-        return self.offset + (self.size if after else 0)
+            left = lax.sub(np.int32(region.size), self.offset)
+            return lax.sub(left, np.int32(0 if after else self.size))
+        return lax.add(self.offset, np.int32(self.size if after else 0))
 
     def _so_far(self, repair: Repair, value: Running, states: dict[Instance, list[Any]], done: Any) -> Any:
         """A late value as it follows from what the loop has combined."""

@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from exla.ir import sums
 from exla.ir.factors import EquationContext
 from exla.ir.identities import all_ones, full, highest, lowest
+from exla.ir.program import trace_function
 from exla.registry import Registry
 
 State = Sequence[Any]
@@ -65,7 +65,8 @@ class Combiner:
     def start(self, partial: State) -> State:
         """The first state, from abstract values of the partial states; zeros where the first chunk starts it."""
         make = self.identity or full(0)
-        return [make(jax.eval_shape(self.prepare, p)) for _ in range(self.kept) for p in partial]
+        wide = [v.aval for v in trace_function(lambda *given: [self.prepare(p) for p in given], partial).outvars]
+        return [make(aval) for _ in range(self.kept) for aval in wide]
 
     def exchange(self, array: Any, names: tuple[str, ...]) -> Any:
         """The merged array of a state, inside a `shard_map`, where each device has one."""
@@ -122,7 +123,7 @@ def _merge_long_sum(context: EquationContext, state: State, partial: State) -> S
 
 def _finish_long_sum(context: EquationContext, state: State) -> State:
     count = len(state) // 2
-    return _narrow(context, [a + lost for a, lost in zip(state[:count], state[count:], strict=True)])
+    return _narrow(context, [lax.add(a, lost) for a, lost in zip(state[:count], state[count:], strict=True)])
 
 
 COMBINERS.register("long_sum")(
@@ -179,7 +180,7 @@ COMBINERS.register("argmin")(Combiner(merge=_merge_arg(lax.lt), finish=_index_on
 def _pick(context: EquationContext, state: State, partial: State) -> State:
     """Values, and which of them a chunk has: of those that it has not, the state's."""
     (value, known), (new_value, new) = state, partial
-    return [jnp.where(new, new_value, value), lax.bitwise_or(known, new)]
+    return [lax.select(new, new_value, value), lax.bitwise_or(known, new)]
 
 
 COMBINERS.register("pick")(Combiner(merge=_pick, identity=full(0), finish=lambda context, state: state[:1]))

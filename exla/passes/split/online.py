@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from exla._compat import Literal
@@ -266,7 +267,7 @@ def aligned(value: Any, axes: Sequence[int | None], rank: int) -> Any:
     for axis, k in kept:
         shape[axis] = value.shape[k]
     order = [k for _, k in kept] + [k for k, axis in enumerate(axes) if axis is None]
-    return jnp.transpose(value, order).reshape(shape)
+    return lax.reshape(lax.transpose(value, order), shape)
 
 
 def scaled(repair: Repair, total: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
@@ -280,7 +281,9 @@ def scaled(repair: Repair, total: Any, before: Sequence[Any], after: Sequence[An
     """
     for value, old, new in zip(repair.by, before, after, strict=True):
         old, new = (aligned(w, value.late.axes, total.ndim) for w in (old, new))
-        total = jnp.where(total == 0, total, total * jnp.exp(old - new))
+        is_nothing = lax.eq(total, np.zeros((), total.dtype))
+        factor = lax.convert_element_type(lax.exp(lax.sub(old, new)), total.dtype)
+        total = lax.select(is_nothing, total, lax.mul(total, factor))
     return total
 
 
@@ -311,7 +314,7 @@ def usable(repair: Repair, value: Any) -> Any:
     conditional returns, and has a bit less than its type, where that is computed as a selection.
     """
     if repair.kind != "squared":
-        return jnp.where(value == -jnp.inf, 0, value)
+        return jnp.where(lax.eq(value, np.array(-np.inf, value.dtype)), 0, value)
     kind = jnp.finfo(value.dtype)
     short = lax.reduce_precision(value, exponent_bits=kind.nexp, mantissa_bits=kind.nmant - 1)
     one = jnp.sum(short[:1] if short.ndim else short)  # of any number; XLA cannot tell that it may not be NaN
@@ -329,8 +332,9 @@ def finished(repair: Repair, total: Any, final: Mapping[Any, Any]) -> Any:
     if repair.kind == "scaled":
         for value in repair.by:
             w = final[value.late.var]
-            total = total + aligned(w - w, value.late.axes, total.ndim)
+            nothing = lax.convert_element_type(lax.sub(w, w), total.dtype)
+            total = lax.add(total, aligned(nothing, value.late.axes, total.ndim))
     for how, late in repair.deferred:
-        w = aligned(final[late.var], late.axes, total.ndim)
-        total = total * w if how == "mul" else total / w
+        w = aligned(lax.convert_element_type(final[late.var], total.dtype), late.axes, total.ndim)
+        total = lax.mul(total, w) if how == "mul" else lax.div(total, w)
     return total

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 from exla.ir.factors import FACTOR_RULES, Chunk, EquationContext, FactorRule, axis_names, tokens
@@ -55,7 +56,7 @@ def _replay_iota(chunk: Chunk) -> Sequence[Any]:
     place = chunk.factors.results[chunk.factor][0]
     if place is None or place.axis != chunk.context.params["dimension"]:
         return [counted]
-    return [lax.add(counted, lax.convert_element_type(chunk.offset * place.block, counted.dtype))]
+    return [lax.add(counted, lax.convert_element_type(lax.mul(chunk.offset, np.int32(place.block)), counted.dtype))]
 
 
 @FACTOR_RULES.register("iota")
