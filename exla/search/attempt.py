@@ -37,6 +37,7 @@ from exla.strict import NotOurs, is_strict, tolerate
 from exla.targets.base import Target, compile_for, place
 from exla.targets.hlo_text import Collectives, collectives
 from exla.targets.machine import ANY_WORK, Machine, Work
+from exla.units import format_bytes
 
 MOST_ELSEWHERE = 3
 """Candidates that are compiled again of those that were counted under other limits."""
@@ -134,6 +135,14 @@ class Attempt:
     def _allowed(self, work: Work) -> Work:
         """Sums of products are in another order in wider vectors, which `numerics="exact"` does not allow."""
         return replace(work, exponentials=0.0) if self.options.numerics == "exact" else work
+
+    def so_far(self) -> str:
+        """What has been tried, in a sentence, for who waits."""
+        peaks = [t.peak_bytes for t in list(self.tried) if t.peak_bytes is not None and not t.is_barred]
+        found = f"{len(peaks)} compiled so far, the smallest takes {format_bytes(min(peaks))}" if peaks else "none yet"
+        kept = "; what it finds is recorded, and replayed the next time" if self.is_recording else ""
+        where, count = self._about()["source"], self.call.program.equation_count
+        return f"{where} ({count} equations) within {format_bytes(self.limit_bytes)}, {found}{kept}"
 
     def outcome(self) -> Outcome:
         """How the candidate went that was compiled last: under the options with the smallest peak."""

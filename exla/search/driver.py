@@ -24,6 +24,7 @@ from exla.passes.decisions import Decision
 from exla.search.attempt import Attempt, most_counted
 from exla.search.choice import Call, Choice, describe
 from exla.search.faster import faster
+from exla.search.patience import patience
 from exla.search.ranker import Prediction, find_ranker
 from exla.search.records import RecordStore, make_key
 from exla.search.refusal import refusal
@@ -123,7 +124,10 @@ def search(call: Call, target: Target, options: Options) -> Choice:
         choice = None if measures else attempt.plain()
         if choice is not None:
             chooses = STRATEGIES.get(options.search).improves
-            return faster(attempt, choice, lambda: make_space(attempt, attempt.floor)) if chooses else choice
+            if not chooses:
+                return choice
+            with patience(attempt.so_far):
+                return faster(attempt, choice, lambda: make_space(attempt, attempt.floor))
     asked: list[Candidate] = []
     space: Space | None = None
     if not unsplit_hopeless:
@@ -134,8 +138,9 @@ def search(call: Call, target: Target, options: Options) -> Choice:
             choice = tuned.choice  # None where the budget was too short
             if options.learn == "online":
                 _learn(target, space, tuned)
-        choice = choice or _ask(attempt, space, "analytic" if wants_measures else options.search, asked)
-        choice = choice or attempt.as_under_another_limit()
+        with patience(attempt.so_far):
+            choice = choice or _ask(attempt, space, "analytic" if wants_measures else options.search, asked)
+            choice = choice or attempt.as_under_another_limit()
         if choice is not None:
             return choice
     raise _refusal(attempt, asked, attempt.floor, is_exhausted=space is not None and space.is_exhausted)

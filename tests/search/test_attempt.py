@@ -1,6 +1,7 @@
 """What a search does with candidates that obey and cannot be used all the same."""
 
 import json
+import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import pytest
 import exla
 from exla.passes.decisions import Split
 from exla.report.plan import explain_text
-from exla.search import attempt, driver, records
+from exla.search import attempt, driver, patience, records
 from exla.search.attempt import Attempt
 from exla.search.record import Record
 from exla.search.records import RecordStore
@@ -255,3 +256,25 @@ def test_what_must_not_be_used_of_other_limits_is_not(finds_nothing, change):
     finds_nothing()
     with pytest.raises(exla.MemoryLimitError):
         exla.jit(chunked, memory_limit="3MiB").plan(POINTS)
+
+
+def test_a_search_that_takes_long_says_so_and_what_it_has_found(monkeypatch):
+    said, told, ask = list[str](), threading.Event(), driver._ask
+    monkeypatch.setattr(patience, "FIRST_S", 0.001)
+    monkeypatch.setattr(patience.LOGGER, "warning", lambda text, *values: said.append(text % values) or told.set())
+
+    def slow(attempt, *arguments):
+        told.clear()
+        found = ask(attempt, *arguments)
+        assert told.wait(60)
+        return found
+
+    monkeypatch.setattr(driver, "_ask", slow)
+    plan = exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    count = len(said)
+    assert "exla has searched for 0 s: test_attempt.py:" in said[0] and "within 2.0 MiB" in said[0]
+    assert any("compiled so far, the smallest takes" in text and "replayed the next time" in text for text in said)
+    again = exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
+    assert again.source == "record" and again.decisions == plan.decisions and len(said) == count
+    exla.jit(chunked, memory_limit="2MiB", records="off").plan(POINTS)
+    assert "recorded" not in said[-1] and len(said) > count
