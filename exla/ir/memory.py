@@ -369,7 +369,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
         body = _inside(loop.body, storing, loop.states(loop.body))
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         besides = (aval for output in loop.outputs for aval in output.besides)
-        extra += sum(map(aval_bytes, besides))
+        extra += sum(map(aval_bytes, besides)) + (sum(map(aval_bytes, loop.copied)) if storing.threads else 0)
         held = _below(position, 0, body)
         return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
     if eqn.primitive.name in SIMPLE:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from exla.passes.decisions import Rematerialize, Sink, Split
-from exla.passes.split.chunks import largest_chunk, probe, sizes, tidy
+from exla.passes.split.carrying import combiner_of
+from exla.passes.split.chunks import at_least, largest_chunk, probe, sizes, tidy
 from exla.passes.split.combine import MANY
 from exla.passes.split.decide import Seed
-from exla.passes.split.regions import Region
+from exla.passes.split.regions import Instance, Region, factors_of
 from exla.search.repeated import are_alike, repeated
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Probed:
       at_first: the candidate with it.
       second: the larger size; the same where there is none.
       at_second: the candidate with it.
+      at_few: with so few chunks that sums keep no more than they come to, where neither obeys and that is another size.
     """
 
     seed: Seed
@@ -57,18 +59,19 @@ class Probed:
     at_first: Candidate
     second: int
     at_second: Candidate
+    at_few: Candidate | None = None
 
     @property
-    def both(self) -> tuple[Candidate, Candidate]:
-        return self.at_first, self.at_second
+    def all(self) -> tuple[Candidate, ...]:
+        return self.at_first, self.at_second, *(() if self.at_few is None else (self.at_few,))
 
     @property
     def seconds(self) -> float:
-        return min(p.seconds for p in self.both)
+        return min(p.seconds for p in self.all)
 
     @property
     def bytes(self) -> int:
-        return min(p.peak.bytes for p in self.both)
+        return min(p.peak.bytes for p in self.all)
 
     def may_shrink_to(self, most_bytes: int) -> bool:
         """Whether chunks of the smallest size may take so little, as a line through the two sizes says: mostly a peak
@@ -259,7 +262,7 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
     obeying = 0
 
     def obeys(tried: Probed) -> bool:
-        return any(space.is_met(p, goal) for p in tried.both)
+        return any(space.is_met(p, goal) for p in tried.all)
 
     def gains(seed: Seed, made: Candidate) -> bool:
         """Whether a split lowers the peak or leaves less to be cut; what recomputes may need a further one for it."""
@@ -297,12 +300,15 @@ def _expand(space: Space, parent: Candidate, goal: Goal) -> Iterator[tuple[Candi
         if at_second is None or not (gains(seed, at_first) or gains(seed, at_second)):
             continue
         cut = functools.partial(space.cut, parent, seed)
-        probed.append(Probed(seed=seed, cut=cut, first=first, at_first=at_first, second=second, at_second=at_second))
+        tried = Probed(seed=seed, cut=cut, first=first, at_first=at_first, second=second, at_second=at_second)
+        few = None if obeys(tried) else _summed_at_once(region, second, space.machine.lanes)
+        at_few = None if few is None else space.cut_if_possible(parent, seed, few)
+        probed.append(replace(tried, at_few=at_few))
         obeying += obeys(probed[-1])
 
     def promise(tried: Probed) -> tuple[bool, bool, bool, float]:
         over = tried.bytes > goal.bytes  # if so by what is cut elsewhere, that is cut next
-        return (not obeys(tried), over, over and all(_is_beyond(p, goal) for p in tried.both), tried.seconds)
+        return (not obeys(tried), over, over and all(_is_beyond(p, goal) for p in tried.all), tried.seconds)
 
     if not probed:
         return
@@ -415,24 +421,64 @@ def _chunk_sizes(space: Space, goal: Goal, tried: Probed) -> Iterator[Candidate]
         at_second = cut(second)
         known.add(second)
         yield at_second
-    if at_first.peak.bytes > goal.bytes:
+    few = _summed_at_once(seed.region, max(second, *known), machine.lanes)
+    if at_first.peak.bytes <= goal.bytes:
+        if least < first and is_short(seed):
+            yield cut(least)
+        if second not in known and at_second.peak.bytes <= goal.bytes and goal.most_chunk_bytes is None:
+            known.add(second)
+            yield at_second  # larger ones may turn out not to obey
+        yield from _along(space, goal, seed, cut, (first, at_first), (second, at_second), known)
+    if few is None or few <= max(known):
         return
-    if least < first and is_short(seed):
-        yield cut(least)
+    at_few = cut(few)
+    if at_few.peak.bytes <= max(goal.bytes, at_first.peak.bytes):
+        known.add(few)
+        yield at_few  # else what is cut next may bring it within the goal
+    if at_few.peak.bytes <= goal.bytes:
+        twice = min(2 * few, most)
+        yield from _along(space, goal, seed, cut, (few, at_few), (twice, cut(twice)), known, few)
+
+
+def _summed_at_once(region: Region, beyond: int, lanes: int) -> int | None:
+    """A size of chunks, beyond one, of which there are so few that sums keep no more than they come to; None where
+    nothing is summed, or such chunks are no larger."""
+
+    def keeps_more(instance: Instance) -> bool:
+        position, name, _ = instance
+        is_reduced = name in factors_of(region.program, position).rule.reduced
+        return is_reduced and combiner_of(region, instance, MANY) != combiner_of(region, instance, MANY + 1)
+
+    if region.size <= MANY * beyond or not any(keeps_more(o.instance) for o in region.outputs if o.stacked is None):
+        return None
+    found = at_least(region.size, max(-(-region.size // MANY), region.least_chunk), lanes)
+    return found if found > beyond else None
+
+
+def _along(
+    space: Space,
+    goal: Goal,
+    seed: Seed,
+    cut: Callable[[int], Candidate],
+    near: tuple[int, Candidate],
+    far: tuple[int, Candidate],
+    known: set[int],
+    lowest: int = 1,
+) -> Iterator[Candidate]:
+    """A split with chunks up to what a goal leaves for them, on a line through two sizes; those that are known left."""
+    machine, region = space.machine, seed.region
+    (first, at_first), (second, at_second) = near, far
     sets = [int(machine.cache_bytes * share) for share in CACHE_SHARES]
     arranged = space.arranged(at_first, replace(goal, bytes=ANY))
     more = 0 if arranged is None else arranged.peak.bytes - at_first.peak.bytes
-    if second not in known and at_second.peak.bytes <= goal.bytes and goal.most_chunk_bytes is None:
-        known.add(second)
-        yield at_second  # larger ones may turn out not to obey
     for _ in range(MOST_LINES):
         slope, fixed = _line(first, at_first, second, at_second)
         ceiling = goal.bytes
         if goal.most_chunk_bytes is not None:
             ceiling = min(ceiling, int(fixed) + goal.most_chunk_bytes)
         wanted = (*sets, max(ceiling - more - int(fixed), 0))  # the last leaves room to transpose before the loop
-        for chunk in sizes(region_size, least, slope, fixed, ceiling, wanted, machine.lanes):
-            if chunk in known:
+        for chunk in sizes(region.size, region.least_chunk, slope, fixed, ceiling, wanted, machine.lanes):
+            if chunk in known or chunk < lowest:
                 continue
             known.add(chunk)
             made = cut(chunk)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exla.passes.split.chunks import largest_chunk, sizes, tidy
+from exla.passes.split.chunks import at_least, largest_chunk, sizes, tidy
 
 
 @given(size=st.integers(2, 500_000), wanted=st.integers(1, 600_000), least=st.integers(1, 100))
@@ -42,3 +42,9 @@ def test_no_proposed_chunk_is_predicted_to_break_the_cap(size, least, slope, fix
 def test_the_cap_is_a_bound_and_the_cache_a_goal():
     proposed = list(sizes(20_000, 1, 1000.0, 0.0, 10e6, [100_000, 1_000_000]))
     assert proposed == [100, 1000, 10_000]
+
+
+def test_the_next_chunk_is_a_divisor_or_fills_vectors():
+    assert at_least(7000, 110) == 125 and at_least(7000, 125) == 125
+    assert at_least(960, 15) == 16 and at_least(10_007, 157) == 160
+    assert at_least(1000, 7) == 8

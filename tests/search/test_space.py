@@ -19,9 +19,9 @@ from exla.passes.split.chunks import grid, probe
 from exla.passes.unless import EXPANSIONS
 from exla.search import beam, driver
 from exla.search.space import Goal, Space
-from exla.search.strategy import STRATEGIES
+from exla.search.strategy import STRATEGIES, starts
 from exla.targets import cpu
-from exla.targets.base import TARGETS
+from exla.targets.base import TARGETS, compile_for
 from exla.targets.machine import Machine
 
 POINTS = tuple(np.random.default_rng(k).standard_normal((60, 3), dtype=np.float32) for k in range(2))
@@ -457,3 +457,33 @@ def test_a_loop_that_is_small_beside_another_is_cut_small_too(monkeypatch):
     best = made.ranked(made.root)[0]
     assert len(best.splits) == 2
     assert best.peak.temporary_bytes < made.machine.kept_bytes < made.root.peak.temporary_bytes / 2
+
+
+def features(x, weights):
+    return jnp.tanh(x @ weights) @ jnp.tanh(x @ weights).T
+
+
+FEATURES = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((200, 8), (8, 7000))]
+
+
+@pytest.mark.parametrize(("room", "most_trips"), [(700_000, 64), (40_000_000, 7)])
+def test_chunks_are_so_few_that_sums_keep_no_more_where_that_is_what_obeys(room, most_trips):
+    """With more than 64, a sum is kept in two arrays, and a third is copied."""
+    space = space_of(features, *FEATURES, room=room)
+    best = next(c for s in starts(space) for c in space.ranked(s))
+    assert space.is_met(best)
+    assert any(s.axis == 1 and -(-7000 // s.chunk) <= most_trips for s in best.splits)
+
+
+@pytest.mark.parametrize("chunk", [8, 32, 100, 140, 256])
+def test_what_sums_of_many_chunks_copy_is_projected(chunk):
+    space = space_of(features, *FEATURES, room=700_000)
+    start = space.root
+    seed = next(s for s in space.offers(start) if s.region.size == 7000 and s.decision.axis == 1)
+    program = space.cut(start, seed, chunk).program
+    structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.invars]
+    target = TARGETS.get("cpu")
+    compiled = compile_for(target, emit(program, EXPANSIONS, in_blocks=True), structs, compiler_options=cpu.NO_YNN)
+    counted = compiled.memory_analysis().temp_size_in_bytes
+    peak = space.peak(program)
+    assert 0.9 <= (peak.temporary_bytes - peak.outputs_bytes - peak.library_bytes) / counted <= 1.5

@@ -54,6 +54,12 @@ def tidy(size: int, chunk: int, least: int = 1, lanes: int = LANES) -> int:
     return below if 4 * below >= 3 * chunk and below >= least else balanced
 
 
+def at_least(size: int, chunk: int, lanes: int = LANES) -> int:
+    """The chunk size nearest above one, or it, that wastes little: mostly a divisor of `size`, as of `tidy`."""
+    divisors = (d for d in _divisors(size) if chunk <= d < 2 * chunk)
+    return next((d for d in divisors if d % lanes == 0 or d >= MANY_LANES * lanes), -(-chunk // lanes) * lanes)
+
+
 def grid(size: int, least: int, lanes: int = LANES, ratio: float = 2) -> list[int]:
     """Chunk sizes spread over a factor, smallest first: from half of it down, each a ratio below the one before.
 
