@@ -25,6 +25,7 @@ from typing import Any
 from exla import _compat
 from exla.ir.asked import is_asked, is_asked_once, is_returned
 from exla.ir.beside import beside_bytes, is_normalised, library_bytes
+from exla.ir.blocks import block_of
 from exla.ir.code import added, own_amounts
 from exla.ir.fusing import Fused, fused, is_reduced_apart
 from exla.ir.ordering import is_computed, order_of
@@ -367,11 +368,16 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
         body = _inside(loop.body, storing, loop.states(loop.body))
+        largest = body
+        if loop.tail is not None and storing.blocks and _is_in_blocks_alone(loop.body, loop.tail):
+            tail = _inside(loop.tail, storing, loop.states(loop.tail))
+            largest = max(body, tail, key=lambda peak: peak.temporary_bytes)
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         besides = (aval for output in loop.outputs for aval in output.besides)
         extra += sum(map(aval_bytes, besides)) + (sum(map(aval_bytes, loop.copied)) if storing.threads else 0)
         held = _below(position, 0, body)
-        return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=body.temporary_bytes + extra, held=held)
+        size, called = largest.temporary_bytes + extra, largest.library_bytes
+        return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=size, library_bytes=called, held=held)
     if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
@@ -401,6 +407,14 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
         called = min(largest.library_bytes, inside)
         return replace(largest, bytes=inside, arguments_bytes=0, held=(), library_bytes=called)
     return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=held)
+
+
+def _is_in_blocks_alone(body: Program, tail: Program) -> bool:
+    """Whether a chunk reduces something in blocks, and the remainder, though it is smaller, stores it to reduce it."""
+    return any(
+        block_of(body, ours) is not None and block_of(tail, theirs) is None
+        for ours, theirs in zip(body.eqns, tail.eqns, strict=False)
+    )
 
 
 def _instead(program: Program, eqn: Any, fusions: Fused, live: Mapping[Any, int], storing: Storing) -> int:

@@ -18,6 +18,7 @@ from exla.passes.decisions import CompileOption, Growth, Split
 from exla.passes.split.chunks import grid, probe
 from exla.passes.unless import EXPANSIONS
 from exla.search import beam, driver
+from exla.search.cost import projected
 from exla.search.space import Goal, Space
 from exla.search.strategy import STRATEGIES, starts
 from exla.targets import cpu
@@ -487,3 +488,23 @@ def test_what_sums_of_many_chunks_copy_is_projected(chunk):
     counted = compiled.memory_analysis().temp_size_in_bytes
     peak = space.peak(program)
     assert 0.9 <= (peak.temporary_bytes - peak.outputs_bytes - peak.library_bytes) / counted <= 1.5
+
+
+@pytest.mark.parametrize(("size", "chunk"), [(743, 376), (743, 186), (739, 344), (700, 344)])
+def test_a_remainder_that_stores_what_chunks_reduce_in_blocks_is_projected(size, chunk):
+    """It is of 367, a prime; of 185, which 5 divides; of 51, which nothing from 4 to 16 does; of 12, which is one pass."""
+
+    def concordance(x, y):
+        return jnp.sum(jnp.sign(x[:, None] - x[None]) * jnp.sign(y[:, None] - y[None]))
+
+    space = space_of(concordance, *[jax.ShapeDtypeStruct((size,), jnp.float32)] * 2, room=500_000)
+    start = space.root
+    seed = next(s for s in space.offers(start) if s.region.size == size and s.decision.axis == 1)
+    program = space.cut(start, seed, chunk).program
+    structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.invars]
+    compiled = compile_for(
+        TARGETS.get("cpu"), emit(program, EXPANSIONS, in_blocks=True), structs, compiler_options=cpu.NO_YNN
+    )
+    counted = compiled.memory_analysis().temp_size_in_bytes
+    peak = projected(program, replace(space.machine, blocks=True))
+    assert 0.9 <= peak.temporary_bytes / counted <= 1.5
