@@ -492,7 +492,7 @@ def test_what_sums_of_many_chunks_copy_is_projected(chunk):
 
 @pytest.mark.parametrize(("size", "chunk"), [(743, 376), (743, 186), (739, 344), (700, 344)])
 def test_a_remainder_that_stores_what_chunks_reduce_in_blocks_is_projected(size, chunk):
-    """It is of 367, a prime; of 185, which 5 divides; of 51, which nothing from 4 to 16 does; of 12, which is one pass."""
+    """It is of 367, a prime; of 185, which 5 divides; of 51, which none from 4 to 16 does; of 12, which is one pass."""
 
     def concordance(x, y):
         return jnp.sum(jnp.sign(x[:, None] - x[None]) * jnp.sign(y[:, None] - y[None]))
