@@ -13,7 +13,7 @@ import difflib
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -105,8 +105,7 @@ def enumerate_replacements(
 
 def _find(name: str, program: Program, position: int) -> Found | None:
     by_primitive = _spellings(name, bool(jax.config.jax_enable_x64))
-    tried = (find(p, program, position) for p in by_primitive.get(program.eqns[position].primitive.name, ()))
-    return next((found for found in tried if found is not None), None)
+    return _first(by_primitive.get(program.eqns[position].primitive.name, ()), program, position)
 
 
 def _find_again(name: str, program: Program, position: int) -> Found | None:
@@ -114,7 +113,12 @@ def _find_again(name: str, program: Program, position: int) -> Found | None:
     wide = bool(jax.config.jax_enable_x64)
     traced = (_spelling(name, which, wide) for which in range(spellings(REPLACE_RULES.get(name))))
     alike = (p for p in traced if p is not None and p.made_by == program.eqns[position].primitive.name)
-    return next((found for p in alike if (found := find(p, program, position)) is not None), None)
+    return _first(alike, program, position)
+
+
+def _first(patterns: Iterable[Pattern], program: Program, position: int) -> Found | None:
+    """The first of some patterns that is found at an equation."""
+    return next((found for p in patterns if (found := find(p, program, position)) is not None), None)
 
 
 def apply_replace(program: Program, decision: Replace) -> Program:

@@ -298,19 +298,19 @@ def store_and_key(call: Call, target: Target, options: Options) -> tuple[RecordS
 def _refusal(
     search: Attempt, asked: Sequence[Candidate], floor: Peak, *, is_exhausted: bool = False
 ) -> MemoryLimitError:
-    tried = [t for t in search.tried if t.peak_bytes is not None and not t.is_barred]
+    found = [(t.peak_bytes, t) for t in search.tried if t.peak_bytes is not None and not t.is_barred]
     fixed = search.call.fixed_bytes
     known = search.elsewhere if fixed <= search.limit_bytes else ()
     kept = [size for record in known if (size := most_counted(record)) > search.limit_bytes]
     if search.is_recording and search.records_compiled:
-        kept += [t.peak_bytes or 0 for t in tried if t.compiled_bytes is not None]
-    smallest = min((*kept, *(t.peak_bytes or 0 for t in tried)), default=fixed)
+        kept += [size for size, t in found if t.compiled_bytes is not None]
+    smallest = min((*kept, *(size for size, _ in found)), default=fixed)
     return refusal(
         program=search.call.program,
         options=search.options,
         limit_bytes=search.limit_bytes,
         smallest_bytes=smallest,
-        plain_bytes=min((t.peak_bytes or 0 for t in tried if t.untouched), default=None),
+        plain_bytes=min((size for size, t in found if t.untouched), default=None),
         asked=asked,
         barred=[t for t in search.tried if t.is_barred],
         peak=floor,

@@ -16,18 +16,16 @@ LOGGER = logging.getLogger("exla")
 
 
 @contextlib.contextmanager
-def patience(so_far: Callable[[], str], first_s: float | None = None) -> Iterator[None]:
+def patience(so_far: Callable[[], str]) -> Iterator[None]:
     """Say what a block is about while it runs, once it takes long.
 
     Args:
       so_far: what is known, in words; called by another thread.
-      first_s: seconds until the first time; None = `FIRST_S`.
     """
-    begin, wait_s = time.monotonic(), FIRST_S if first_s is None else first_s
-    ended = threading.Event()
+    begin, ended = time.monotonic(), threading.Event()
 
     def watch() -> None:
-        wait = wait_s
+        wait = FIRST_S
         while not ended.wait(wait):
             LOGGER.warning("exla has searched for %.0f s: %s", time.monotonic() - begin, so_far())
             wait *= 2

@@ -1,6 +1,7 @@
 """What a search does with candidates that obey and cannot be used all the same."""
 
 import json
+import pickle
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -222,7 +223,7 @@ def finds_nothing(monkeypatch):
 def test_what_was_counted_under_another_limit_is_used_where_a_search_finds_nothing(finds_nothing):
     tight = exla.jit(chunked, memory_limit="2MiB").plan(POINTS)
     finds_nothing()
-    with pytest.raises(exla.MemoryLimitError):
+    with pytest.raises(exla.MemoryLimitError, match="and some room: what is found depends on it"):
         exla.jit(chunked, memory_limit="3MiB", records="off").plan(POINTS)
     found, again = (exla.jit(chunked, memory_limit=tight.compiled_bytes).plan(POINTS) for _ in range(2))
     assert (found.source, again.source) == ("search", "record")
@@ -230,6 +231,8 @@ def test_what_was_counted_under_another_limit_is_used_where_a_search_finds_nothi
     with pytest.raises(exla.MemoryLimitError) as refused:
         exla.jit(chunked, memory_limit=tight.compiled_bytes - 1).plan(POINTS)
     assert refused.value.smallest_peak_bytes == tight.compiled_bytes
+    for error in (refused.value, pickle.loads(pickle.dumps(refused.value))):
+        assert error.is_kept and f"{tight.compiled_bytes} bytes are enough: the records keep" in str(error)
     with pytest.raises(exla.MemoryLimitError, match="Arguments and results alone take") as too_small:
         exla.jit(chunked, memory_limit=5000).plan(POINTS)
     assert too_small.value.smallest_peak_bytes < tight.compiled_bytes

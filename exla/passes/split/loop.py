@@ -74,11 +74,6 @@ class Combine:
     def besides(self) -> tuple[Any, ...]:
         return self.context.results * (COMBINERS.get(self.combiner).kept - 1)
 
-    @property
-    def is_copied(self) -> bool:
-        """Whether a merge makes two arrays of each of its own, one of which the other can then not be written over."""
-        return COMBINERS.get(self.combiner).kept > 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Carry:
@@ -160,8 +155,9 @@ class Loop:
 
     @property
     def copied(self) -> list[Any]:
-        """Abstract values of what XLA:CPU copies as it merges: once in the loop, and once for the remainder."""
-        found = [a for o in self.outputs if isinstance(o, Combine) and o.is_copied for a in o.avals]
+        """Abstract values of what XLA:CPU copies as it merges, as two arrays are made of it: once in the loop, and once
+        for the remainder."""
+        found = [a for o in self.outputs if isinstance(o, Combine) and o.kept > o.parts for a in o.avals]
         return found * (2 if self.remainder else 1)
 
     def states(self, body: Program) -> list[Any]:
