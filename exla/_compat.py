@@ -38,6 +38,7 @@ from jax._src.lax import lax
 from jax._src.lib import _jax, xla_client
 from jax._src.random import core as random_core
 from jax._src.state.types import AbstractRef
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import ad, batching, mlir
@@ -662,6 +663,9 @@ def is_library_call(eqn: Any) -> bool:
     return name not in {f.function_name.rpartition(".")[2] for f in frames}
 
 
+_UNHOISTED = {"_xla_disable_loop_instr_hoisting": "true"}
+
+
 def equation_context(eqn: Any, source: Any = None) -> contextlib.AbstractContextManager[None]:
     """Run what follows under the equation's own (or another) source line, its name stack and configuration.
 
@@ -700,10 +704,14 @@ class _EquationContext(contextlib.AbstractContextManager):
             self._entered.pop().__exit__(*raised)
 
 
-def bind(eqn: Any, *operands: Any, source: Any = None, **params: Any) -> list[Any]:
-    """Evaluate an equation's primitive on new operands, with some parameters replaced."""
+def bind(eqn: Any, *operands: Any, source: Any = None, hoists: bool = True, **params: Any) -> list[Any]:
+    """Evaluate an equation's primitive on new operands, with some parameters replaced.
+
+    `hoists`: whether XLA may compute before a loop what is the same on all its turns, and keep it throughout
+    (`WhileLoopInvariantCodeMotion`).
+    """
     merged = eqn.primitive.get_bind_params({**eqn.params, **params})
-    with equation_context(eqn, source):
+    with equation_context(eqn, source), contextlib.nullcontext() if hoists else set_xla_metadata(**_UNHOISTED):
         result = eqn.primitive.bind(*operands, **merged)
     return list(result) if eqn.primitive.multiple_results else [result]
 

@@ -74,17 +74,23 @@ def beside_bytes(program: Program, eqn: Any, made: dict[Any, int], storing: Stor
     return sum(_lengthened_bytes(program, root, storing) for root in roots)
 
 
-def library_bytes(program: Program, eqn: Any, storing: Storing, *, is_outside: bool) -> int:
+def libraries_bytes(program: Program, eqn: Any, storing: Storing, *, is_outside: bool) -> tuple[int, int]:
     """Bytes that a library allocates to compute an equation, outside of all loops or inside one; the compiler assigns
-    none of them."""
+    none of them. First where Eigen multiplies matrices, then where YNNPACK does, which are the same for the rest."""
+    if eqn.primitive.name != "dot_general":
+        called = _called_bytes(eqn, storing, is_outside=is_outside)
+        return called, called
+    if is_outer(eqn):
+        return 0, 0
+    is_turned = _is_turned(program, eqn)
+    packed = _packed_bytes(eqn, storing.threads, is_turned)
+    packs_once = packed and storing.packs_once and not _is_left_to_eigen(eqn, int(is_turned))
+    return packed, sum(map(value_bytes, eqn.invars)) if packs_once else packed
+
+
+def _called_bytes(eqn: Any, storing: Storing, *, is_outside: bool) -> int:
+    """The same of what is no matrix product."""
     name, threads = eqn.primitive.name, storing.threads
-    if name == "dot_general":
-        if is_outer(eqn):
-            return 0
-        is_turned = _is_turned(program, eqn)
-        packed = _packed_bytes(eqn, threads, is_turned)
-        packs_once = storing.packs_once and not _is_left_to_eigen(eqn, int(is_turned))
-        return min(packed, sum(map(value_bytes, eqn.invars))) if packs_once else packed
     if name == "conv_general_dilated":
         is_called = calls_library(eqn, is_outside=is_outside, is_written=storing.blocks)
         return _convolution_bytes(eqn, threads) if is_called else 0

@@ -13,7 +13,9 @@ from typing import Any
 from exla import _compat
 from exla.ir.asked import left_to_branches
 from exla.ir.blocks import Written, blocks_in, write
+from exla.ir.memory import programs_of
 from exla.ir.program import Program, evaluate, interpret
+from exla.ir.states import LOOPS
 from exla.ir.turns import after, turns_in
 
 Expansion = Callable[..., list[Any]]
@@ -103,7 +105,7 @@ def emit(
         if blocks and eqn.outvars and (block := blocks.get(eqn.outvars[0])) is not None:
             return write(eqn, operands, block)
         if any(_needs_expansion(body.jaxpr, expand, (blocks, turns)) for body in _compat.bodies(eqn)):
-            return interpret(eqn, operands, step)
+            return interpret(eqn, operands, step, hoists=not (in_blocks and _is_cut(eqn)))
         return _compat.bind(eqn, *operands)
 
     def run(*values: Any) -> list[Any]:
@@ -121,4 +123,14 @@ def _needs_expansion(jaxpr: Any, expand: Collection[str], written: Sequence[Coll
         or any(v in known for v in eqn.outvars for known in written)
         or any(_needs_expansion(b.jaxpr, expand, written) for b in _compat.bodies(eqn))
         for eqn in jaxpr.eqns
+    )
+
+
+def _is_cut(eqn: Any) -> bool:
+    """Whether a loop was made to compute something in chunks on its turns, which XLA:CPU is to do there.
+
+    It would compute before the loop, and keep, what is the same on all turns: a remainder, or what was sunk into it.
+    """
+    return eqn.primitive.name in LOOPS and any(
+        inner.primitive.name == "exla_split" for body in programs_of(eqn) for inner in body.eqns
     )

@@ -29,11 +29,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from exla import _compat
+from exla._compat import Literal
 from exla.ir.asked import is_asked
 from exla.ir.blocks import block_of, first_axis, is_summed_again
 from exla.ir.joined import is_joined
-from exla.ir.primitives import CHEAP, ELEMENTWISE, FUSIBLE, REDUCERS, SCATTERS, TRANSCENDENTAL, VIEWS, WINDOWED, named
-from exla.ir.products import is_outer, is_vectors
+from exla.ir.primitives import (
+    CHEAP,
+    ELEMENTWISE,
+    FUSIBLE,
+    REDUCERS,
+    RESHAPED,
+    SCATTERS,
+    TRANSCENDENTAL,
+    VIEWS,
+    WINDOWED,
+    named,
+)
+from exla.ir.products import flat_operand, is_outer, is_vectors
 from exla.ir.program import Program, is_complex, value_bytes, variables
 from exla.ir.siblings import are_siblings
 from exla.ir.sliced import is_sliced_of_stored
@@ -101,6 +113,8 @@ def fused(program: Program, storing: Storing) -> Fused:
     reads = []
     for position, eqn in enumerate(program.eqns):
         read = _behind(program.operands[position], through if position in plan.taking else direct)
+        if (sliced := cut_for_remainder(eqn, storing)):
+            read = tuple(dict.fromkeys((*read, *_behind(sliced, through))))
         reads.append(read)
         for var in eqn.outvars:
             if _compat.is_drop(var):
@@ -115,6 +129,14 @@ def fused(program: Program, storing: Storing) -> Fused:
             else:
                 direct[var] = through[var] = read
     return Fused(stored, reads, tuple(dict.fromkeys(r for v in outputs for r in direct[v])))
+
+
+def cut_for_remainder(eqn: Any, storing: Storing) -> list[Any]:
+    """What a chunk loop reads that the remainder after it slices for itself, from what XLA:CPU computes it of."""
+    loop = eqn.params["loop"] if storing.copies and eqn.primitive.name == "exla_split" else None
+    if loop is None or loop.tail is None:
+        return []
+    return [v for v, placement in zip(eqn.invars, loop.operands, strict=True) if placement is not None and not isinstance(v, Literal)]
 
 
 def _behind(operands: Sequence[Any], source: Mapping[Any, tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -186,7 +208,9 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
     taking, views = set[int](), set[int]()
     places: dict[Any, Places] = {}
     taken = set[Any]()  # values with a reader that computes them
+    cut = set[Any]()  # values that a remainder takes a slice of
     barred = set(outputs)  # values with a reader that wants them stored
+    lying = set(outputs)  # those of them that it wants as they lie, not in another shape
     reused = set[Any]()  # values that a reader would compute once for every place that they are broadcast to
     ways = _Ways()
     for position in range(count - 1, -1, -1):
@@ -218,7 +242,8 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
                     is_virtual = is_computed_again(program, position, times, virtual, rates)
                 if copies and ways.wait_for_each_other(program, made) and not _is_copied(program, eqn):
                     is_virtual = False
-                is_copied = copies and not is_virtual and any(v in taken for v in made) and _is_copied(program, eqn)
+                is_copied = copies and not is_virtual and any(v in taken for v in made)
+                is_copied = is_copied and (_is_copied(program, eqn) or not any(v in lying for v in made))
         if is_virtual:
             virtual.update(made)
         elif is_copied:
@@ -230,6 +255,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         if takes:
             taking.add(position)
         is_carried = is_reused and (is_virtual or is_copied)
+        sliced = cut_for_remainder(eqn, storing)
         moved = None if takes and name in ELEMENTWISE else _moved(found, position, count)
         for operand in program.operands[position]:
             is_spread = takes and _is_broadcast(eqn, operand)
@@ -240,6 +266,11 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
             places[operand] = inside if known == inside else {**known, **inside}
             if not takes:
                 barred.add(operand)
+                if not (name in RESHAPED or _is_flattened(eqn, operand)):
+                    lying.add(operand)
+                if any(v is operand for v in sliced) or (is_view and made and made[0] in cut):
+                    cut.add(operand)
+                    taken.add(operand)
                 continue
             taken.add(operand)
             if copies:
@@ -253,6 +284,14 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         if copies:
             ways.add(program, position, taking if is_virtual or is_copied or is_view else ())
     return _Plan(virtual, copied, taking, views)
+
+
+def _is_flattened(eqn: Any, operand: Any) -> bool:
+    """Whether a product reads a value in another shape, as a matrix."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    shape = list(operand.aval.shape)
+    return all(flat_operand(eqn, side) != shape for side, v in enumerate(eqn.invars) if v is operand)
 
 
 def _is_summed(program: Program, made: Sequence[Any], outputs: Container[Any]) -> bool:

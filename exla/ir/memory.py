@@ -24,12 +24,13 @@ from typing import Any
 
 from exla import _compat
 from exla.ir.asked import is_asked, is_asked_once, is_returned
-from exla.ir.beside import beside_bytes, is_normalised, library_bytes
-from exla.ir.blocks import block_of
+from exla.ir.beside import beside_bytes, is_normalised, libraries_bytes
+from exla.ir.blocks import block_of, parts_of
 from exla.ir.code import added, own_amounts
 from exla.ir.fusing import Fused, fused, is_reduced_apart
 from exla.ir.ordering import is_computed, order_of
 from exla.ir.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCERS, SCATTERS, VIEWS, named
+from exla.ir.products import flat_operand, flat_result, is_outer
 from exla.ir.program import Program, aval_bytes, body_program, program_of, value_bytes, variables
 from exla.ir.sliced import is_sliced
 from exla.ir.split_products import padded_depth
@@ -77,7 +78,8 @@ class Peak:
       outputs_bytes: the outputs.
       bytes: arguments plus the largest sum of live values.
       temporary_bytes: the same without the arguments and the code.
-      library_bytes: the part of `bytes` that libraries allocate, of which the compiler's buffers know nothing.
+      libraries: bytes that libraries allocate, of which the compiler's buffers know nothing, where one of XLA:CPU's two
+        for matrix products multiplies all matrices, and where the other does.
       code_bytes: the part that the program itself takes, where that is counted.
       held: the values that are live at the peak, largest first.
       at: the equation at which it is.
@@ -89,9 +91,14 @@ class Peak:
     bytes: int
     held: tuple[Held, ...]
     at: int = 0
-    library_bytes: int = 0
+    libraries: tuple[int, int] = (0, 0)
     code_bytes: int = 0
     course: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def library_bytes(self) -> int:
+        """The part of `bytes` that libraries allocate, under the better of the compile options."""
+        return min(self.libraries)
 
     @property
     def temporary_bytes(self) -> int:
@@ -178,7 +185,8 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
     last = _last_readers(program, fusions, order, storing)
     live: dict[Any, int] = {}
     on_chip: dict[Any, int] = {}
-    best = best_at = most = library = 0
+    best = best_at = most = 0
+    libraries = (0, 0)
     best_live: dict[Any, int] = {}
     best_inner: Peak | None = None
     total = 0
@@ -207,11 +215,11 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
             waiting_bytes -= waiting.pop(v, 0)
         total += sum(made.values())
         now = total - reused + beside_bytes(program, eqn, made, storing, storing.chip_bytes - sum(on_chip.values()))
-        called = library_bytes(program, eqn, storing, is_outside=is_whole) if storing.threads else 0
+        calls = libraries_bytes(program, eqn, storing, is_outside=is_whole) if storing.threads else (0, 0)
         if inner is not None:
             now += inner.temporary_bytes - inner.library_bytes
-            called = max(called, inner.library_bytes)
-        library = max(library, called)
+            calls = _larger(calls, inner.libraries)
+        libraries, called = _larger(libraries, calls), min(calls)
         if waiting_bytes and now + waiting_bytes > best:
             now += _unused(waiting, live, last, whens)
         best = max(best, now)
@@ -229,12 +237,16 @@ def _walked(program: Program, storing: Storing, spare: Sequence[Any], is_whole: 
     return Peak(
         arguments_bytes=arguments_bytes,
         outputs_bytes=sum(value_bytes(v) for v in outputs),
-        bytes=arguments_bytes + padding + best + library,
-        library_bytes=library,
+        bytes=arguments_bytes + padding + best + min(libraries),
+        libraries=libraries,
         held=tuple(sorted(held, key=lambda h: -h.bytes)),
         at=best_at,
         course=tuple(course),
     )
+
+
+def _larger(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return max(one[0], other[0]), max(one[1], other[1])
 
 
 def _last_readers(program: Program, fusions: Fused, order: Sequence[int], storing: Storing) -> dict[Any, int]:
@@ -325,13 +337,32 @@ def _reused(
             return 0
         dying = [d for d in dying if not is_returned(program, d)]
     return sum(
-        b for v, b in made.items() if any(live[d] >= b and _shape(d, storing) == _shape(v, storing) for d in dying)
+        b for v, b in made.items() if any(live[d] >= b and _shape(program, d, storing) == _shape(program, v, storing) for d in dying)
     )
 
 
-def _shape(var: Any, storing: Storing) -> list[int]:
-    """The shape that two values must have in common for one to take the other's place; XLA:CPU minds no axes of one."""
-    return [size for size in var.aval.shape if size != 1 or not storing.copies]
+def _shape(program: Program, var: Any, storing: Storing) -> list[int]:
+    """The shape that two values must have in common for one to take the other's place.
+
+    XLA:CPU minds no axes of one. It stores what it multiplies as matrices, and so what only a product reads.
+    """
+    shape = var.aval.shape
+    if not storing.copies:
+        return list(shape)
+    users = program.consumers.get(var, ())
+    (at, side), made = users[0] if len(users) == 1 else (None, 0), program.producers.get(var)
+    if made is not None and _is_product(program.eqns[made]):
+        shape = flat_result(program.eqns[made])
+    elif at is not None and _is_product(program.eqns[at]):
+        shape = flat_operand(program.eqns[at], side)
+        parts = parts_of(program.eqns[at]) if storing.blocks else None
+        if parts is not None and parts.matrix == side:
+            shape = [parts.parts, *shape]
+    return [size for size in shape if size != 1]
+
+
+def _is_product(eqn: Any) -> bool:
+    return eqn.primitive.name == "dot_general" and not is_outer(eqn)
 
 
 def _is_cut(program: Program, var: Any, storing: Storing) -> bool:
@@ -376,8 +407,8 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
         besides = (aval for output in loop.outputs for aval in output.besides)
         extra += sum(map(aval_bytes, besides)) + (sum(map(aval_bytes, loop.copied)) if storing.threads else 0)
         held = _below(position, 0, body)
-        size, called = largest.temporary_bytes + extra, largest.library_bytes
-        return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=size, library_bytes=called, held=held)
+        size, libraries = largest.temporary_bytes + extra, largest.libraries
+        return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=size, libraries=libraries, held=held)
     if eqn.primitive.name in SIMPLE:
         return None
     bodies = _compat.bodies(eqn)
@@ -391,7 +422,7 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
         largest,
         bytes=largest.bytes * shares,
         arguments_bytes=largest.arguments_bytes * shares,
-        library_bytes=largest.library_bytes * shares,
+        libraries=(largest.libraries[0] * shares, largest.libraries[1] * shares),
     )
     stacked = _compat.stacked_by_scan(eqn)  # written in place
     kept = uncopied(eqn, programs[-1], storing) if eqn.primitive.name in LOOPS and storing.recomputes else ()
@@ -404,8 +435,8 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
         piece = piece_of(eqn)
         share = 1.0 if piece is None else piece[1] / eqn.invars[0].aval.shape[piece[0]]
         inside = math.ceil(max(largest.temporary_bytes - carried + instead, 0) * share)
-        called = min(largest.library_bytes, inside)
-        return replace(largest, bytes=inside, arguments_bytes=0, held=(), library_bytes=called)
+        libraries = (min(largest.libraries[0], inside), min(largest.libraries[1], inside))
+        return replace(largest, bytes=inside, arguments_bytes=0, held=(), libraries=libraries)
     return replace(largest, arguments_bytes=0, outputs_bytes=0, bytes=largest.temporary_bytes + carried, held=held)
 
 

@@ -36,6 +36,24 @@ def sizes_of(eqn: Any, side: int) -> tuple[int, int, int]:
     return batched, contracted, free
 
 
+def flat_operand(eqn: Any, side: int) -> list[int]:
+    """The shape in which XLA multiplies one operand of a `dot_general`: one axis is contracted, and one is free.
+
+    Source: `DotDecomposer` in XLA.
+    """
+    shape = eqn.invars[side].aval.shape
+    batched, contracted, free = axes_of(eqn, side)
+    rest = [math.prod(shape[k] for k in axes) for axes in (free, contracted)]
+    is_contracted_last = not free or not contracted or free[0] < contracted[0]
+    return [*(shape[k] for k in batched), *(rest if is_contracted_last else rest[::-1])]
+
+
+def flat_result(eqn: Any) -> list[int]:
+    """The shape of what it multiplies so."""
+    shape = eqn.invars[0].aval.shape
+    return [*(shape[k] for k in axes_of(eqn, 0)[0]), *(sizes_of(eqn, side)[2] for side in (0, 1))]
+
+
 def is_ordered(eqn: Any, side: int, order: Order | None = None) -> bool:
     """Whether one operand of a `dot_general` can be multiplied as it lies, or would if its axes lay in an order."""
     batched, contracted, free = axes_of(eqn, side)

@@ -356,9 +356,21 @@ def retrace(
 
 
 def interpret(
-    eqn: Any, operands: Sequence[Any], step: Callable[[Any, list[Any]], list[Any]], source: Any = None
+    eqn: Any,
+    operands: Sequence[Any],
+    step: Callable[[Any, list[Any]], list[Any]],
+    source: Any = None,
+    hoists: bool = True,
 ) -> list[Any]:
-    """Evaluate a control-flow equation whose bodies are interpreted with `step`; `source` replaces its source line."""
+    """Evaluate a control-flow equation whose bodies are interpreted with `step`.
+
+    Args:
+      eqn: the equation.
+      operands: its operands.
+      step: evaluates one equation.
+      source: replaces its source line, where it is not None.
+      hoists: whether the compiler may compute before a loop what is the same on all its turns.
+    """
     bodies = _compat.bodies(eqn)
     if eqn.primitive.name == "shard_map":
         return _compat.map_over_shards(
@@ -366,7 +378,7 @@ def interpret(
         )
     changed = [retrace(body, step) for body in bodies]
     given, params = _compat.with_constants_as_operands(eqn, changed, operands)
-    return _compat.bind(eqn, *given, source=source, **params)
+    return _compat.bind(eqn, *given, source=source, hoists=hoists, **params)
 
 
 def live_equations(program: Program) -> set[int]:

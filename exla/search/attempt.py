@@ -105,12 +105,15 @@ class Attempt:
         return self._judge(compiled, self.call.program, (), (), True, time.perf_counter() - begin)
 
     def candidate(self, candidate: Candidate) -> Choice | None:
-        """Compile a candidate, under the options worth trying where it names none; keep the first that obeys."""
+        """Compile a candidate, under the options worth trying where it names none; keep the first that obeys.
+
+        First those under which it is projected to.
+        """
         program = candidate.program
         if candidate.options is not None or self.call.inline:
             sets: Sequence[Mapping[str, str]] = (_compile_options(candidate.options or ()),)
         else:
-            sets = self.option_sets(program)
+            sets = sorted(self.option_sets(program), key=lambda names: self._exceeds(candidate.peak, names))
         self.asked_from = len(self.tried)
         for options in sets:
             choice = self._compile(program, candidate.decisions, candidate.seeds, options, "search")
@@ -120,6 +123,11 @@ class Attempt:
             if counted is not None and counted.accounted > self.limit_bytes:
                 break  # nor the buffers
         return None
+
+    def _exceeds(self, peak: Peak, options: Mapping[str, str]) -> bool:
+        """Whether a candidate is projected to exceed the limit under some compile options."""
+        called = self.target.called_bytes(peak.libraries, options)
+        return peak.bytes - peak.library_bytes + called > self.limit_bytes
 
     def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
         """The compile options worth trying for a program, best first."""

@@ -163,6 +163,9 @@ class Accelerator:
     def option_sets(self, work: Work, limit_bytes: int) -> Sequence[Mapping[str, str]]:
         return (self.compiler.told(limit_bytes) if limit_bytes < self.usable_bytes() else {},)
 
+    def called_bytes(self, libraries: tuple[int, int], options: Mapping[str, str]) -> int:
+        return min(libraries)
+
     def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:
         needed = {} if self.attached() else self.compiler.options
         options = {**needed, **compiler_options}

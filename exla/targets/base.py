@@ -100,6 +100,9 @@ class Target(Protocol):
           limit_bytes: what each device may use.
         """
 
+    def called_bytes(self, libraries: tuple[int, int], options: Mapping[str, str]) -> int:
+        """Of what libraries are projected to allocate (`Peak.libraries`), that under some compile options."""
+
     def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:
         """Compile what was lowered for this target; returns jax's Compiled."""
 

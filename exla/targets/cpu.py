@@ -106,6 +106,10 @@ class Cpu:
         is_wide = work.exponentials > MANY_EXPONENTIALS and has_wide_vectors()
         return tuple({**names, **WIDE_VECTORS} for names in sets) if is_wide else sets
 
+    def called_bytes(self, libraries: tuple[int, int], options: Mapping[str, str]) -> int:
+        eigen, ynnpack = libraries
+        return eigen if options.get(YNN_OPTION) == NO_YNN[YNN_OPTION] else ynnpack
+
     def finish(self, lowered: Any, compiler_options: Mapping[str, Any]) -> Any:
         return lowered.compile(compiler_options=dict(compiler_options) or None)
 

@@ -207,9 +207,11 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
     carry = _start(loop, operands)
     if loop.tail is not None and tail_first:
         carry = one(loop.tail, carry, jnp.int32(loop.trips), loop.remainder, True)
-    carry = lax.fori_loop(0, loop.trips, step, carry)
-    if loop.tail is not None and not tail_first:
-        carry = one(loop.tail, carry, jnp.int32(loop.trips), loop.remainder, False)
+    if loop.tail is None or tail_first:
+        carry = lax.fori_loop(0, loop.trips, step, carry)
+    else:
+        carry, last = lax.fori_loop(0, loop.trips, lambda i, c: (step(i, c[0]), lax.add(i, 1)), (carry, jnp.int32(0)))
+        carry = one(loop.tail, carry, last, loop.remainder, False)
     results: list[Any] = []
     for output, state in zip(loop.outputs, _by_output(loop, carry), strict=True):
         if isinstance(output, Combine):
