@@ -74,7 +74,8 @@ def forget(eqn: Any, operands: Sequence[Any], source: Any = None) -> list[Any] |
     said = {k: s for k in SAID_BY if is_explicit(s := eqn.params.get(k))}
     if not said:
         return None
-    results = _compat.bind(eqn, *operands, source=source, **dict.fromkeys(said))
+    unsaid: dict[str, Any] = dict.fromkeys(said)
+    results = _compat.bind(eqn, *operands, source=source, **unsaid)
     typed = _typed(eqn.outvars[0])
     moves = typed is not None and given and given != _axes(typed)
     return _constrained(eqn, results, typed, source) if moves else results

@@ -113,7 +113,7 @@ def fused(program: Program, storing: Storing) -> Fused:
     reads = []
     for position, eqn in enumerate(program.eqns):
         read = _behind(program.operands[position], through if position in plan.taking else direct)
-        if (sliced := cut_for_remainder(eqn, storing)):
+        if sliced := cut_for_remainder(eqn, storing):
             read = tuple(dict.fromkeys((*read, *_behind(sliced, through))))
         reads.append(read)
         for var in eqn.outvars:
@@ -136,7 +136,11 @@ def cut_for_remainder(eqn: Any, storing: Storing) -> list[Any]:
     loop = eqn.params["loop"] if storing.copies and eqn.primitive.name == "exla_split" else None
     if loop is None or loop.tail is None:
         return []
-    return [v for v, placement in zip(eqn.invars, loop.operands, strict=True) if placement is not None and not isinstance(v, Literal)]
+    return [
+        v
+        for v, placement in zip(eqn.invars, loop.operands, strict=True)
+        if placement is not None and not isinstance(v, Literal)
+    ]
 
 
 def _behind(operands: Sequence[Any], source: Mapping[Any, tuple[Any, ...]]) -> tuple[Any, ...]:

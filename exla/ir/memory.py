@@ -337,7 +337,9 @@ def _reused(
             return 0
         dying = [d for d in dying if not is_returned(program, d)]
     return sum(
-        b for v, b in made.items() if any(live[d] >= b and _shape(program, d, storing) == _shape(program, v, storing) for d in dying)
+        b
+        for v, b in made.items()
+        if any(live[d] >= b and _shape(program, d, storing) == _shape(program, v, storing) for d in dying)
     )
 
 
@@ -399,15 +401,18 @@ def _inner_peak(eqn: Any, position: int, storing: Storing, instead: int = 0) -> 
     if eqn.primitive.name == "exla_split":
         loop = eqn.params["loop"]
         body = _inside(loop.body, storing, loop.states(loop.body))
-        largest = body
-        if loop.tail is not None and storing.blocks and _is_in_blocks_alone(loop.body, loop.tail):
+        largest, beside = body, 0
+        if loop.tail is not None and storing.breadth_first and loop.trips == 1:  # XLA makes no loop of that
+            tail = _inside(loop.tail, storing, loop.states(loop.tail))
+            beside = tail.temporary_bytes - tail.library_bytes
+        elif loop.tail is not None and storing.blocks and _is_in_blocks_alone(loop.body, loop.tail):
             tail = _inside(loop.tail, storing, loop.states(loop.tail))
             largest = max(body, tail, key=lambda peak: peak.temporary_bytes)
         extra = sum(value_bytes(v) for v, _, p in loop.inputs(loop.body) if p is not None)
         besides = (aval for output in loop.outputs for aval in output.besides)
         extra += sum(map(aval_bytes, besides)) + (sum(map(aval_bytes, loop.copied)) if storing.threads else 0)
         held = _below(position, 0, body)
-        size, libraries = largest.temporary_bytes + extra, largest.libraries
+        size, libraries = largest.temporary_bytes + beside + extra, largest.libraries
         return replace(body, arguments_bytes=0, outputs_bytes=0, bytes=size, libraries=libraries, held=held)
     if eqn.primitive.name in SIMPLE:
         return None

@@ -22,7 +22,7 @@ from jax import lax
 from exla import _compat
 from exla.ir.factors import Carried, EquationContext, Passed, Placement
 from exla.ir.program import Program
-from exla.passes.opaque import not_before
+from exla.passes.opaque import always, not_before, one_of
 from exla.passes.split.combine import COMBINERS
 
 Evaluate = Callable[[Program, Sequence[Any]], list[Any]]
@@ -201,17 +201,20 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
         first = False if tail_first else lax.eq(i, 0)
         return one(loop.body, carry, loop.trips - 1 - i if loop.reverse else i, loop.chunk, first)
 
+    def counted(i: Any, state: tuple[list[Any], Any]) -> tuple[list[Any], Any]:
+        return step(i, state[0]), lax.add(state[1], jnp.int32(1))
+
     # What only stacks takes the remainder first: written last, XLA would write it once for every reader of the stack.
     only_stacks = all(isinstance(output, Stack) for output in loop.outputs)
     tail_first = loop.tail is not None and (loop.reverse or only_stacks)
     carry = _start(loop, operands)
     if loop.tail is not None and tail_first:
-        carry = one(loop.tail, carry, jnp.int32(loop.trips), loop.remainder, True)
+        carry = one(loop.tail, carry, _counted_once_there(loop, operands), loop.remainder, True)
     if loop.tail is None or tail_first:
         carry = lax.fori_loop(0, loop.trips, step, carry)
-    else:
-        carry, last = lax.fori_loop(0, loop.trips, lambda i, c: (step(i, c[0]), lax.add(i, 1)), (carry, jnp.int32(0)))
-        carry = one(loop.tail, carry, last, loop.remainder, False)
+    else:  # XLA:CPU computes what it can at once: a remainder that does not wait for the loop lies beside its chunks
+        carry, done = lax.fori_loop(0, loop.trips, counted, (carry, jnp.int32(0)))
+        carry = one(loop.tail, carry, done, loop.remainder, False)
     results: list[Any] = []
     for output, state in zip(loop.outputs, _by_output(loop, carry), strict=True):
         if isinstance(output, Combine):
@@ -300,7 +303,7 @@ def _room(loop: Loop, operands: Sequence[Any]) -> Callable[[Any], Any]:
     Constants of one shape are one array to XLA, which it makes first of all, keeps to the last loop that needs such
     room, and copies for each. What depends on an operand is not there before it.
     """
-    late = None if loop.late is None else operands[loop.late]
+    late = _late(loop, operands)
 
     def room(constant: Any) -> Any:
         if late is None or not constant.shape or _compat.is_extended(constant.dtype):
@@ -308,6 +311,16 @@ def _room(loop: Loop, operands: Sequence[Any]) -> Callable[[Any], Any]:
         return not_before(constant, late)
 
     return room
+
+
+def _counted_once_there(loop: Loop, operands: Sequence[Any]) -> Any:
+    """The number of trips, for a remainder that comes first, which is not to lie beside what comes before the loop."""
+    late, trips = _late(loop, operands), jnp.int32(loop.trips)
+    return trips if late is None else lax.select(always(one_of(late)), trips, jnp.int32(0))
+
+
+def _late(loop: Loop, operands: Sequence[Any]) -> Any:
+    return None if loop.late is None else operands[loop.late]
 
 
 def _strong(array: Any) -> Any:

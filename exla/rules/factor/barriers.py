@@ -52,6 +52,7 @@ REASONS = {
     "it works on one matrix as a whole": "cholesky_update geqp3 ormqr",
     "its groups have sizes that are only known when it runs": "ragged_dot_general",
     "its operands are scaled in blocks": "scaled_dot scaled_matmul scaled_matmul_wrapper",
+    "it tells the compiler something of one operation": "xla_metadata_value",
     "it ties values together on purpose": "optimization_barrier tie",
     "it asks for a size that is not known yet": "dim_as_value dimension_size platform_index",
     "exla has split it already": "exla_split",
