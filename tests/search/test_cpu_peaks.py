@@ -1,11 +1,10 @@
-"""What XLA:CPU stores of what is split, beside what is projected: where chunks lie beside remainders, and in which shape."""
+"""What XLA:CPU stores of what is split, beside what is projected for it."""
 
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import exla
 from exla.ir.emit import emit

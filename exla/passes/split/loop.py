@@ -202,7 +202,7 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
         return one(loop.body, carry, loop.trips - 1 - i if loop.reverse else i, loop.chunk, first)
 
     def counted(i: Any, state: tuple[list[Any], Any]) -> tuple[list[Any], Any]:
-        return step(i, state[0]), lax.add(state[1], jnp.int32(1))
+        return step(i, state[0]), lax.add(lax.convert_element_type(i, jnp.int32), jnp.int32(1))
 
     # What only stacks takes the remainder first: written last, XLA would write it once for every reader of the stack.
     only_stacks = all(isinstance(output, Stack) for output in loop.outputs)
