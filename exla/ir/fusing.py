@@ -134,7 +134,7 @@ def fused(program: Program, storing: Storing) -> Fused:
 def cut_for_remainder(eqn: Any, storing: Storing) -> list[Any]:
     """What a chunk loop reads that the remainder after it slices for itself, from what XLA:CPU computes it of."""
     loop = eqn.params["loop"] if storing.copies and eqn.primitive.name == "exla_split" else None
-    if loop is None or loop.tail is None:
+    if loop is None or loop.tail is None or loop.tail_first:
         return []
     return [
         v

@@ -150,6 +150,13 @@ class Loop:
         return self.size % self.chunk
 
     @property
+    def tail_first(self) -> bool:
+        """Whether there is a remainder, and it comes before the loop, as it does where nothing is done but stacking:
+        written last, XLA would write it once for every reader of the stack."""
+        only_stacks = all(isinstance(output, Stack) for output in self.outputs)
+        return self.tail is not None and (self.reverse or only_stacks)
+
+    @property
     def carries(self) -> tuple[Carry, ...]:
         return tuple(o for o in self.outputs if isinstance(o, Carry))
 
@@ -204,9 +211,7 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
     def counted(i: Any, state: tuple[list[Any], Any]) -> tuple[list[Any], Any]:
         return step(i, state[0]), lax.add(lax.convert_element_type(i, jnp.int32), jnp.int32(1))
 
-    # What only stacks takes the remainder first: written last, XLA would write it once for every reader of the stack.
-    only_stacks = all(isinstance(output, Stack) for output in loop.outputs)
-    tail_first = loop.tail is not None and (loop.reverse or only_stacks)
+    tail_first = loop.tail_first
     carry = _start(loop, operands)
     if loop.tail is not None and tail_first:
         carry = one(loop.tail, carry, _counted_once_there(loop, operands), loop.remainder, True)
