@@ -104,6 +104,11 @@ class Peak:
     def temporary_bytes(self) -> int:
         return self.bytes - self.arguments_bytes - self.code_bytes
 
+    def called(self, library_bytes: int) -> Peak:
+        """The same where libraries allocate so much, as under some compile options."""
+        total = self.bytes - self.library_bytes + library_bytes
+        return replace(self, bytes=total, libraries=(library_bytes, library_bytes))
+
     def beyond(self, limit_bytes: int, positions: Iterable[int] | None = None) -> int:
         """Bytes above a limit, added up over some or all equations: of programs of one peak, what is left to be cut."""
         room = limit_bytes - self.arguments_bytes - self.code_bytes

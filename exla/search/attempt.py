@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -111,7 +111,7 @@ class Attempt:
         """
         program = candidate.program
         if candidate.options is not None or self.call.inline:
-            sets: Sequence[Mapping[str, str]] = (_compile_options(candidate.options or ()),)
+            sets: Sequence[Mapping[str, str]] = (compile_options(candidate.options or ()),)
         else:
             sets = sorted(self.option_sets(program), key=lambda names: self._exceeds(candidate.peak, names))
         self.asked_from = len(self.tried)
@@ -126,8 +126,7 @@ class Attempt:
 
     def _exceeds(self, peak: Peak, options: Mapping[str, str]) -> bool:
         """Whether a candidate is projected to exceed the limit under some compile options."""
-        called = self.target.called_bytes(peak.libraries, options)
-        return peak.bytes - peak.library_bytes + called > self.limit_bytes
+        return peak.called(self.target.called_bytes(peak.libraries, options)).bytes > self.limit_bytes
 
     def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
         """The compile options worth trying for a program, best first."""
@@ -211,7 +210,7 @@ class Attempt:
         )
         status = "compile_error" if needed is None else "oom"
         if self.records_compiled:
-            project = self._projecting(program, untouched)
+            project = self._projecting(program, untouched, compile_options(decisions))
             self.record(decisions, status, projected_bytes=project().bytes, is_default=untouched)
 
     @cached_property
@@ -219,12 +218,18 @@ class Attempt:
         """The projected peak of the program as `jax.jit` compiles it, likewise."""
         return _projected(self.call.program, self.target.machine())
 
-    def _projecting(self, program: Program, untouched: bool) -> Callable[[], Peak]:
-        """Projects the peak of a candidate, once, for reports; empty where it cannot be projected.
+    def _projecting(self, program: Program, untouched: bool, options: Mapping[str, str]) -> Callable[[], Peak]:
+        """Projects the peak of a candidate, as compiled, once, for reports; empty where it cannot be projected.
 
-        It holds the program and the machine alone: who holds a choice then holds no call.
+        It holds the program, the machine and the target: who holds a choice then holds no call.
         """
-        return cache(partial(_projected, program, self.target.machine() if untouched else self.machine))
+        machine, called_bytes = self.target.machine() if untouched else self.machine, self.target.called_bytes
+
+        def project() -> Peak:
+            peak = _projected(program, machine)
+            return peak.called(called_bytes(peak.libraries, options))
+
+        return cache(project)
 
     def _judge(
         self,
@@ -255,7 +260,7 @@ class Attempt:
         )
         if barred:
             return None
-        project = self._projecting(program, untouched)
+        project = self._projecting(program, untouched, compile_options(decisions))
         known, measured = None, None
         if obeys and self.options.verify == "run":
             known = self._known_measure(decisions)
@@ -321,7 +326,7 @@ class Attempt:
             structs=[as_struct(v.aval) for v in program.invars],
             consts=program.consts,
             donate=[constants + k for k in self.call.donated],
-            options={**_compile_options(decisions), **self.call.compiler_options},
+            options={**compile_options(decisions), **self.call.compiler_options},
         )
 
     def _exchanges_more(self, compiled: Any, untouched: bool) -> str:
@@ -484,7 +489,7 @@ class Attempt:
             return self.plain()
         with uncollected():
             program, changes, seeds = self._replayed(decisions)
-        options = _compile_options(decisions)
+        options = compile_options(decisions)
         known = set(self.target.option_names())
         if not options.keys() <= known:  # what a file says must not reach the compiler unseen
             raise ReplayMiss(
@@ -518,7 +523,7 @@ def _projected(program: Program, machine: Machine) -> Peak:
     return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
 
 
-def _compile_options(decisions: Sequence[Decision]) -> dict[str, str]:
+def compile_options(decisions: Sequence[Decision]) -> dict[str, str]:
     """The compile options among decisions, by name."""
     return {d.name: d.value for d in decisions if isinstance(d, CompileOption)}
 
