@@ -34,13 +34,17 @@ from exla.passes.paths import at_site
 from exla.passes.rewritten import rewritten
 from exla.passes.split.part import MOST_WHOLE, READS, Part
 
+LEAST_SLICES = 2
+"""So many slices make up a value, at least, that are each computed alone: blocks of a matrix, no shifts of an image."""
 
-def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
+
+def enumerate_sinks(held: Sequence[Held], small_bytes: int, *, of_slices: bool = False) -> Iterator[Sink]:
     """Offer to sink each big value that is live at the peak into the loops that read it.
 
     Args:
       held: what is live at the peak.
       small_bytes: values up to this size may stay where they are.
+      of_slices: whether to offer, too, that slices of up to half of it are computed alone.
 
     Yields:
       One decision for each operand of control flow that could be computed inside.
@@ -49,7 +53,7 @@ def enumerate_sinks(held: Sequence[Held], small_bytes: int) -> Iterator[Sink]:
         program = item.program
         if item.bytes <= small_bytes or item.var not in program.producers:
             continue
-        for position in _parts_read(program, item.var, small_bytes):
+        for position in _parts_read(program, item.var, small_bytes, of_slices):
             if _part(program, position, small_bytes) is not None:
                 yield Sink(path=item.path, site=program.site(position), operand=0, small_bytes=small_bytes)
         for position, k in program.consumers.get(item.var, ()):
@@ -136,15 +140,17 @@ def _maker(program: Program, eqn: Any, operand: int) -> int | None:
     return None if var is None or isinstance(var, Literal) else program.producers.get(var)
 
 
-def _parts_read(program: Program, var: Any, small_bytes: int) -> Iterator[int]:
+def _parts_read(program: Program, var: Any, small_bytes: int, of_slices: bool) -> Iterator[int]:
     """The equations that read a small part of a value, or of a view of it."""
     small = max(small_bytes, value_bytes(var) // MOST_WHOLE)
     for position, k in program.consumers.get(var, ()):
         eqn = program.eqns[position]
         if eqn.primitive.name == "reshape":
-            yield from _parts_read(program, eqn.outvars[0], small_bytes)
-        elif eqn.primitive.name in READS and k == 0 and 0 < value_bytes(eqn.outvars[0]) <= small:
-            yield position
+            yield from _parts_read(program, eqn.outvars[0], small_bytes, of_slices)
+        elif eqn.primitive.name in READS and k == 0:
+            most = value_bytes(var) // LEAST_SLICES if of_slices and eqn.primitive.name == "slice" else 0
+            if 0 < value_bytes(eqn.outvars[0]) <= max(small, most):
+                yield position
 
 
 def _part(program: Program, position: int, small_bytes: int) -> Part | None:

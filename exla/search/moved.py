@@ -58,27 +58,25 @@ def _in_loops(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]
     """The program whose loops compute for themselves the big values that they read, where there are such.
 
     First those that are the same on every turn; then also those of which each turn reads a row, computed again of
-    little, and without big sums.
+    little, and without big sums; and then the first with the slices of big values, each computed alone.
     """
     room, known = room_bytes(start, goal), set[tuple[Change, ...]]([()])
-    for of_turns in (False, True):
-        program, decisions = _sunk_by(space, start, room, of_turns, step_by_step=False)
+    for also in ("", "turns", "slices"):
+        program, decisions = _sunk_by(space, start, room, also, step_by_step=False)
         if not space.allows(program, (*start.decisions, *decisions)):
-            program, decisions = _sunk_by(space, start, room, of_turns, step_by_step=True)
+            program, decisions = _sunk_by(space, start, room, also, step_by_step=True)
         if tuple(decisions) not in known:
             known.add(tuple(decisions))
             yield space.of(program, (*start.decisions, *decisions), start.seeds)
 
 
-def _sunk_by(
-    space: Space, start: Candidate, room: int, of_turns: bool, step_by_step: bool
-) -> tuple[Program, list[Change]]:
+def _sunk_by(space: Space, start: Candidate, room: int, also: str, step_by_step: bool) -> tuple[Program, list[Change]]:
     """What one move after the other makes of a start; step by step, none is made that must not be the last."""
     program, decisions = start.program, list[Change]()
     while len(decisions) < MOST_SINKS:
         count = len(decisions)
         with tolerate("moving a value into the loop that reads it"):
-            for move in itertools.islice(_moves(space, program, room, of_turns), MOST_SINKS if step_by_step else 1):
+            for move in itertools.islice(_moves(space, program, room, also), MOST_SINKS if step_by_step else 1):
                 made = replay(program, move)
                 if not step_by_step or space.allows(made, (*start.decisions, *decisions, move)):
                     program = made
@@ -89,14 +87,14 @@ def _sunk_by(
     return program, decisions
 
 
-def _moves(space: Space, program: Program, room: int, of_turns: bool) -> Iterator[Change]:
+def _moves(space: Space, program: Program, room: int, also: str) -> Iterator[Change]:
     """What can be done next for the loops that read big values."""
     small = max(room // 8, 1)
     held = (*space.peak(program).held, *_too_big(program, room))
-    if of_turns:
+    if also == "turns":
         yield from () if space.exact else enumerate_collections(program, least_bytes=small)
         yield from enumerate_rematerializations(held, small)
-    yield from enumerate_sinks(held, small)
+    yield from enumerate_sinks(held, small, of_slices=also == "slices")
 
 
 def _too_big(program: Program, room: int, path: Path = ()) -> Iterator[Held]:
