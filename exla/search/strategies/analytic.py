@@ -49,6 +49,9 @@ FAR, NEARER = 1.25, 0.95
 Nor what is projected above the limit by less, once the compiler has counted nearly what was projected above it.
 """
 
+TIGHT = 0.4
+"""Share of the room that is aimed at where nothing else obeys: what is cut for less room is cut in other places."""
+
 Way = Callable[[], Sequence[Candidate]]
 """Starts, made when they are asked for."""
 
@@ -74,7 +77,7 @@ def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candid
 
     Where nothing does, what computes by itself what is compared for equality; then what has values of its own for
     each comparison, which computes more again; then what is cut finer: a small value that stays whole may tie
-    a loop to the big ones that it is made of.
+    a loop to the big ones that it is made of. At last what would obey a tighter limit.
     """
 
     @cache
@@ -87,7 +90,12 @@ def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candid
 
     tried = defaultdict[tuple[Change, ...], _Tried](_Tried)
     easiest = _easiest_first(space, unsplit)
-    for goal, hopeless in ((space.goal, HOPELESS + PLACES - 1), (replace(space.goal, finest=True), HOPELESS_FINER)):
+    goals = (
+        (space.goal, HOPELESS + PLACES - 1),
+        (replace(space.goal, finest=True), HOPELESS_FINER),
+        (_tight(space), HOPELESS_FINER),
+    )
+    for goal, hopeless in goals:
         ways: list[Way] = [lambda: easiest, sealed, distributed]
         for place, way in enumerate(ways, 1):
             is_met = False
@@ -96,6 +104,13 @@ def _split(space: SearchSpace, unsplit: Sequence[Candidate]) -> Generator[Candid
             if is_met:
                 return True
     return False
+
+
+def _tight(space: SearchSpace) -> Goal:
+    """A goal of less room, for which other places are cut, and the finest."""
+    peak = space.root.peak
+    fixed = peak.arguments_bytes + peak.outputs_bytes
+    return replace(space.goal, bytes=fixed + int(TIGHT * (space.goal.bytes - fixed)), finest=True)
 
 
 def _easiest_first(space: SearchSpace, unsplit: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -114,7 +129,7 @@ class _Tried:
     Attributes:
       seen: what the candidates lead to.
       projected: the smallest projected peak.
-      is_told: whether what was over the limit last is projected above it, and counted as that or a little more.
+      is_told: whether what was over the limit last is projected above it, and counted as about that.
       smallest: the smallest peak so far, after each.
       over: where they were cut -> what was projected and what was counted of each that was over the limit, in bytes
         beside arguments and results.
@@ -130,7 +145,7 @@ class _Tried:
         """Keep what the compiler counted of a candidate that is over the limit."""
         if outcome.status == "over_limit":
             projected = candidate.peak.bytes
-            self.is_told = not space.is_met(candidate) and projected <= _counted(outcome) <= FAR * projected
+            self.is_told = not space.is_met(candidate) and NEARER * projected <= _counted(outcome) <= FAR * projected
             self.over[_places(candidate)].append((_beside(candidate, projected), _taken(candidate, outcome)))
 
     def is_far(self, space: SearchSpace, candidate: Candidate) -> bool:
