@@ -350,3 +350,35 @@ def test_a_plan_that_compares_a_part_with_the_whole_is_refused(tmp_path):
     path.write_text(json.dumps({**saved, "decisions": [to_json(sink)]}))
     with pytest.raises(exla.PlanError, match="alone a part that is compared"):
         exla.load(path, above_one, (x, y))
+
+
+def discrepancy(x, y):
+    """A mean discrepancy from the blocks of one matrix, whose width is of all of it."""
+    z, n = jnp.concatenate([x, y]), len(x)
+    squared = jnp.sum((z[:, None] - z[None]) ** 2, axis=-1)
+    k = jnp.exp(-squared / jnp.mean(squared))
+    return k[:n, :n].mean() + k[n:, n:].mean() - 2 * k[:n, n:].mean(), k[:, :n].mean(1) - k[:, n:].mean(1)
+
+
+def test_blocks_of_a_matrix_are_computed_alone():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(400, 4)), rng.normal(size=(400, 4)) * 1.1
+    small = [v.astype(np.float32) for v in (x, y)]
+    found = exla.jit(discrepancy, memory_limit="400KiB", records="off")  # all blocks are of 2.56 MB together
+    sinks = [d for d in found.plan(*small).decisions if isinstance(d, Sink)]
+    assert len(sinks) == 5
+    with jax.enable_x64(True):
+        wants = jax.jit(discrepancy)(x, y)
+    for got, want in zip(found(*small), wants, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("read", "count"), [(lambda k: (k[1:] - k[:-1]).sum(), 0), (lambda k: (k[:100] - k[100:]).sum(), 2)]
+)
+def test_blocks_are_offered_and_shifts_are_not(read, count):
+    program = canonical(jax.make_jaxpr(lambda x: read(distances(x)))(np.ones((200, 3), np.float32)))
+    matrix = next(e.outvars[0] for e in program.eqns if e.primitive.name == "sqrt")
+    held = [Held(program=program, path=(), var=matrix, bytes=1 << 40)]
+    assert len(list(enumerate_sinks(held, small_bytes=1, of_slices=True))) == count
+    assert not list(enumerate_sinks(held, small_bytes=1))
