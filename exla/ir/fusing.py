@@ -113,7 +113,7 @@ def fused(program: Program, storing: Storing) -> Fused:
     reads = []
     for position, eqn in enumerate(program.eqns):
         read = _behind(program.operands[position], through if position in plan.taking else direct)
-        if sliced := cut_for_remainder(eqn, storing):
+        if sliced := _cut_for_remainder(eqn, storing):
             read = tuple(dict.fromkeys((*read, *_behind(sliced, through))))
         reads.append(read)
         for var in eqn.outvars:
@@ -131,7 +131,7 @@ def fused(program: Program, storing: Storing) -> Fused:
     return Fused(stored, reads, tuple(dict.fromkeys(r for v in outputs for r in direct[v])))
 
 
-def cut_for_remainder(eqn: Any, storing: Storing) -> list[Any]:
+def _cut_for_remainder(eqn: Any, storing: Storing) -> list[Any]:
     """What a chunk loop reads that the remainder after it slices for itself, from what XLA:CPU computes it of."""
     loop = eqn.params["loop"] if storing.copies and eqn.primitive.name == "exla_split" else None
     if loop is None or loop.tail is None or loop.tail_first:
@@ -259,7 +259,7 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
         if takes:
             taking.add(position)
         is_carried = is_reused and (is_virtual or is_copied)
-        sliced = cut_for_remainder(eqn, storing)
+        sliced = _cut_for_remainder(eqn, storing)
         moved = None if takes and name in ELEMENTWISE else _moved(found, position, count)
         for operand in program.operands[position]:
             is_spread = takes and _is_broadcast(eqn, operand)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence, Set
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from exla.ir.memory import Held, Path
 from exla.ir.program import Program, value_bytes
@@ -23,6 +23,8 @@ from exla.strict import tolerate
 if TYPE_CHECKING:
     from exla.search.space import Candidate, Goal, Space
 
+Also = Literal["", "turns", "slices"]
+"""What is computed elsewhere besides values that are the same on every turn."""
 MOST_SINKS = 12
 MOST_SHARES = 4
 MOST_BARRED = 3
@@ -61,7 +63,7 @@ def _in_loops(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]
     little, and without big sums; and then the first with the slices of big values, each computed alone.
     """
     room, known = room_bytes(start, goal), set[tuple[Change, ...]]([()])
-    for also in ("", "turns", "slices"):
+    for also in get_args(Also):
         program, decisions = _sunk_by(space, start, room, also, step_by_step=False)
         if not space.allows(program, (*start.decisions, *decisions)):
             program, decisions = _sunk_by(space, start, room, also, step_by_step=True)
@@ -70,7 +72,7 @@ def _in_loops(space: Space, start: Candidate, goal: Goal) -> Iterator[Candidate]
             yield space.of(program, (*start.decisions, *decisions), start.seeds)
 
 
-def _sunk_by(space: Space, start: Candidate, room: int, also: str, step_by_step: bool) -> tuple[Program, list[Change]]:
+def _sunk_by(space: Space, start: Candidate, room: int, also: Also, step_by_step: bool) -> tuple[Program, list[Change]]:
     """What one move after the other makes of a start; step by step, none is made that must not be the last."""
     program, decisions = start.program, list[Change]()
     while len(decisions) < MOST_SINKS:
@@ -87,7 +89,7 @@ def _sunk_by(space: Space, start: Candidate, room: int, also: str, step_by_step:
     return program, decisions
 
 
-def _moves(space: Space, program: Program, room: int, also: str) -> Iterator[Change]:
+def _moves(space: Space, program: Program, room: int, also: Also) -> Iterator[Change]:
     """What can be done next for the loops that read big values."""
     small = max(room // 8, 1)
     held = (*space.peak(program).held, *_too_big(program, room))
