@@ -14,11 +14,14 @@ from exla import _compat
 from exla.ir.asked import left_to_branches
 from exla.ir.blocks import Written, blocks_in, write
 from exla.ir.memory import programs_of
-from exla.ir.program import Program, evaluate, interpret
+from exla.ir.program import Program, evaluate, interpret, value_bytes
+from exla.ir.scopes import is_sunk
 from exla.ir.states import LOOPS
 from exla.ir.turns import after, turns_in
 
 Expansion = Callable[..., list[Any]]
+SMALL_BYTES = 1 << 16
+"""What takes no more may lie beside a loop that computes it: it is the same on all turns."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,9 +107,10 @@ def emit(
             return expansion(eqn, operands, run_program)
         if blocks and eqn.outvars and (block := blocks.get(eqn.outvars[0])) is not None:
             return write(eqn, operands, block)
+        hoists = not (in_blocks and _keeps(eqn))
         if any(_needs_expansion(body.jaxpr, expand, (blocks, turns)) for body in _compat.bodies(eqn)):
-            return interpret(eqn, operands, step, hoists=not (in_blocks and _is_cut(eqn)))
-        return _compat.bind(eqn, *operands)
+            return interpret(eqn, operands, step, hoists=hoists)
+        return _compat.bind(eqn, *operands, hoists=hoists)
 
     def run(*values: Any) -> list[Any]:
         read(program)
@@ -126,11 +130,13 @@ def _needs_expansion(jaxpr: Any, expand: Collection[str], written: Sequence[Coll
     )
 
 
-def _is_cut(eqn: Any) -> bool:
-    """Whether a loop was made to compute something in chunks on its turns, which XLA:CPU is to do there.
+def _keeps(eqn: Any) -> bool:
+    """Whether a loop is to compute on its turns what was moved into it, though that is the same on all of them.
 
-    It would compute before the loop, and keep, what is the same on all turns: a remainder, or what was sunk into it.
+    XLA:CPU would compute it before the loop, and keep it. What the user has in a loop it may move.
     """
     return eqn.primitive.name in LOOPS and any(
-        inner.primitive.name == "exla_split" for body in programs_of(eqn) for inner in body.eqns
+        is_sunk(inner) and max(map(value_bytes, inner.outvars), default=0) > SMALL_BYTES
+        for body in programs_of(eqn)
+        for inner in body.eqns
     )

@@ -23,6 +23,9 @@ FALLS_BACK = "exla_falls_back"
 ALONE = "exla_alone"
 """The scope of a part of a value that is computed by itself (`exla.passes.split.part`)."""
 
+SUNK = "exla_sunk"
+"""The scope of what a loop computes on its turns that was computed before it (`exla.passes.sink`)."""
+
 _SCOPE = re.compile(r"exla\.(\d+)(?![\w.])")
 
 
@@ -56,6 +59,11 @@ def number_of(scopes: str) -> int | None:
 def is_alone(eqn: Any) -> bool:
     """Whether an equation computes a part of a value by itself."""
     return ALONE in _compat.scopes(eqn)
+
+
+def is_sunk(eqn: Any) -> bool:
+    """Whether an equation was moved into the loop that it is in."""
+    return SUNK in _compat.scopes(eqn)
 
 
 def equation_number(eqn: Any) -> int | None:

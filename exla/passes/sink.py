@@ -28,6 +28,7 @@ from exla.ir.branches import branch_again, branches_before
 from exla.ir.check import check
 from exla.ir.memory import Held
 from exla.ir.program import Program, as_it_is, as_struct, evaluate, live_equations, read_by, value_bytes
+from exla.ir.scopes import SUNK
 from exla.ir.shards import compute_again, hands_on_to, is_computed
 from exla.passes.decisions import Sink
 from exla.passes.paths import at_site
@@ -105,7 +106,8 @@ def _sink(program: Program, position: int, decision: Sink) -> Program:
         body = program.jaxpr.replace(invars=leaves, constvars=[], outvars=[var], eqns=[program.eqns[i] for i in chain])
 
         def run(*values: Any) -> list[Any]:
-            inside = evaluate(body, values[which : which + len(leaves)], as_it_is)
+            with jax.named_scope(SUNK):
+                inside = evaluate(body, values[which : which + len(leaves)], as_it_is)
             return evaluate(
                 closed.jaxpr, [*closed.consts, *values[:which], *inside, *values[which + len(leaves) :]], as_it_is
             )

@@ -9,9 +9,10 @@ import pytest
 
 import exla
 from exla.ir.emit import emit
-from exla.ir.memory import project
+from exla.ir.memory import Held, project
 from exla.ir.program import canonical
 from exla.ir.storing import Storing
+from exla.passes.sink import apply_sink, enumerate_sinks
 from exla.passes.unless import EXPANSIONS
 from exla.search.space import Goal, Space
 from exla.targets import cpu
@@ -83,6 +84,29 @@ def test_what_is_cut_in_a_loop_is_not_computed_before_it():
     chunk = 800 * 280 * 4
     assert assigned(program) < 1.2 * chunk
     assert PROJECTED[0] <= foretold / assigned(program) <= PROJECTED[1]
+
+
+def sorted_by(x, weights, inside):
+    """Sums of a matrix that is sorted on every turn; XLA:CPU stores what it sorts."""
+
+    def matrix():
+        return jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1) + 1)
+
+    whole = None if inside else matrix()
+
+    def turn(total, weight):
+        return total + jnp.sum(jnp.sort((matrix() if inside else whole) * weight, 0)), None
+
+    return jax.lax.scan(turn, 0.0, weights)[0]
+
+
+def test_what_is_moved_into_a_loop_stays_there_and_what_the_user_has_in_it_need_not():
+    structs = [struct(600, 3), struct(5)]
+    users, sunk = (canonical(jax.make_jaxpr(lambda x, w, k=k: sorted_by(x, w, k))(*structs)) for k in (True, False))
+    matrix = next(e.outvars[0] for e in sunk.eqns if e.primitive.name == "sqrt")
+    held = [Held(program=sunk, path=(), var=matrix, bytes=600 * 600 * 4)]
+    sunk = apply_sink(sunk, next(enumerate_sinks(held, small_bytes=1 << 16)))
+    assert assigned(sunk) < 1.2 * 600 * 600 * 4 < 1.9 * 600 * 600 * 4 < assigned(users)
 
 
 def test_what_only_a_product_in_blocks_reads_is_stored_in_their_shape():

@@ -11,6 +11,7 @@ first, the remainder before all others.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from jax import lax
 from exla import _compat
 from exla.ir.factors import Carried, EquationContext, Passed, Placement
 from exla.ir.program import Program
-from exla.passes.opaque import always, not_before, one_of
+from exla.passes.opaque import always, has_numbers, not_before, one_of
 from exla.passes.split.combine import COMBINERS
 
 Evaluate = Callable[[Program, Sequence[Any]], list[Any]]
@@ -308,7 +309,7 @@ def _room(loop: Loop, operands: Sequence[Any]) -> Callable[[Any], Any]:
     Constants of one shape are one array to XLA, which it makes first of all, keeps to the last loop that needs such
     room, and copies for each. What depends on an operand is not there before it.
     """
-    late = _late(loop, operands)
+    late = None if loop.late is None else operands[loop.late]
 
     def room(constant: Any) -> Any:
         if late is None or not constant.shape or _compat.is_extended(constant.dtype):
@@ -319,13 +320,14 @@ def _room(loop: Loop, operands: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 def _counted_once_there(loop: Loop, operands: Sequence[Any]) -> Any:
-    """The number of trips, for a remainder that comes first, which is not to lie beside what comes before the loop."""
-    late, trips = _late(loop, operands), jnp.int32(loop.trips)
-    return trips if late is None else lax.select(always(one_of(late)), trips, jnp.int32(0))
+    """The number of trips, for a remainder that comes first, once all that the loop reads is there.
 
-
-def _late(loop: Loop, operands: Sequence[Any]) -> Any:
-    return None if loop.late is None else operands[loop.late]
+    Else XLA:CPU would compute the remainder as soon as it can, beside what comes before the loop; or, where its part of
+    the operands is the same on every turn of a loop around it, before that, to keep it throughout.
+    """
+    there = [always(one_of(x)) for x in operands if has_numbers(_compat.typeof(x))]
+    trips = jnp.int32(loop.trips)
+    return lax.select(functools.reduce(lax.bitwise_and, there), trips, jnp.int32(0)) if there else trips
 
 
 def _strong(array: Any) -> Any:
