@@ -63,7 +63,7 @@ def emit(
 
     Args:
       program: the program.
-      expand: primitive name -> how an equation of exla's own is run: (equation, operands, run_program).
+      expand: primitive name -> how an equation of exla's own is run: (equation, operands, run_program, in_blocks).
       in_blocks: whether it is for XLA:CPU: long reductions and products with vectors are written in blocks
         (`exla.ir.blocks`), and library calls that share the threads take turns (`exla.ir.turns`).
       types: abstract values that say which results are weakly typed; None = those of the program's results.
@@ -104,7 +104,7 @@ def emit(
     def at_once(eqn: Any, operands: list[Any]) -> list[Any]:
         expansion = expand.get(eqn.primitive.name)
         if expansion is not None:
-            return expansion(eqn, operands, run_program)
+            return expansion(eqn, operands, run_program, in_blocks)
         if blocks and eqn.outvars and (block := blocks.get(eqn.outvars[0])) is not None:
             return write(eqn, operands, block)
         hoists = not (in_blocks and _keeps(eqn))

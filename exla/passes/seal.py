@@ -88,7 +88,7 @@ def apply_seal(program: Program, decision: Seal) -> Program:
     return at_site(program, decision, change)
 
 
-def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., list[Any]]) -> list[Any]:
+def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., list[Any]], in_blocks: bool) -> list[Any]:
     """Run an `exla_sealed` equation: a conditional whose other branch is never taken, which XLA does not know."""
     closed = eqn.params["body"]
     number = next(x for x, v in zip(operands, eqn.invars, strict=True) if _has_numbers(v))

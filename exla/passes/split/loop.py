@@ -188,13 +188,17 @@ split_p = _compat.new_primitive("exla_split", _abstract)
 """The equation that a split leaves; it exists in programs only and is expanded by `run` when they are emitted."""
 
 
-def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
+def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate, *, waits: bool = False) -> list[Any]:
     """Run a chunk loop.
 
     Args:
       loop: the loop.
       operands: whole operands.
       evaluate: runs a body program.
+      waits: whether the remainder must be told to wait for the loop, or for what the loop reads where it comes first.
+        XLA:CPU computes what it can at once: a remainder that does not wait lies beside the chunks, or what comes
+        before the loop; and where its part of the operands is the same on all turns of a loop around it, it is
+        computed before that, and kept throughout.
 
     Returns:
       The outputs, whole.
@@ -215,11 +219,14 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate) -> list[Any]:
     tail_first = loop.tail_first
     carry = _start(loop, operands)
     if loop.tail is not None and tail_first:
-        carry = one(loop.tail, carry, _counted_once_there(loop, operands), loop.remainder, True)
-    if loop.tail is None or tail_first:
-        carry = lax.fori_loop(0, loop.trips, step, carry)
-    else:  # XLA:CPU computes what it can at once: a remainder that does not wait for the loop lies beside its chunks
+        trips = _counted_once_there(loop, operands) if waits else jnp.int32(loop.trips)
+        carry = one(loop.tail, carry, trips, loop.remainder, True)
+    done: Any = jnp.int32(loop.trips)
+    if waits and loop.tail is not None and not tail_first:
         carry, done = lax.fori_loop(0, loop.trips, counted, (carry, jnp.int32(0)))
+    else:
+        carry = lax.fori_loop(0, loop.trips, step, carry)
+    if loop.tail is not None and not tail_first:
         carry = one(loop.tail, carry, done, loop.remainder, False)
     results: list[Any] = []
     for output, state in zip(loop.outputs, _by_output(loop, carry), strict=True):
@@ -320,11 +327,7 @@ def _room(loop: Loop, operands: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 def _counted_once_there(loop: Loop, operands: Sequence[Any]) -> Any:
-    """The number of trips, for a remainder that comes first, once all that the loop reads is there.
-
-    Else XLA:CPU would compute the remainder as soon as it can, beside what comes before the loop; or, where its part of
-    the operands is the same on every turn of a loop around it, before that, to keep it throughout.
-    """
+    """The number of trips, for a remainder that comes first, once all that the loop reads is there."""
     there = [always(one_of(x)) for x in operands if has_numbers(_compat.typeof(x))]
     trips = jnp.int32(loop.trips)
     return lax.select(functools.reduce(lax.bitwise_and, there), trips, jnp.int32(0)) if there else trips
