@@ -461,7 +461,8 @@ def test_a_loop_that_is_small_beside_another_is_cut_small_too(monkeypatch):
 
 
 def features(x, weights):
-    return jnp.tanh(x @ weights) @ jnp.tanh(x @ weights).T
+    hidden = jnp.tanh(x @ weights)
+    return hidden @ hidden.T
 
 
 FEATURES = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((200, 8), (8, 7000))]
