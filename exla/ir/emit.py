@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from exla import _compat
 from exla.ir.asked import left_to_branches
@@ -20,6 +20,8 @@ from exla.ir.states import LOOPS
 from exla.ir.turns import after, turns_in
 
 Expansion = Callable[..., list[Any]]
+Waits = Literal["", "late", "all"]
+"""For which of its operands what comes before a chunk loop waits: none, the one that is computed last, all."""
 SMALL_BYTES = 1 << 16
 """What takes no more may lie beside a loop that computes it: it is the same on all turns."""
 
@@ -63,7 +65,7 @@ def emit(
 
     Args:
       program: the program.
-      expand: primitive name -> how an equation of exla's own is run: (equation, operands, run_program, in_blocks).
+      expand: primitive name -> how an equation of exla's own is run: (equation, operands, run_program, waits).
       in_blocks: whether it is for XLA:CPU: long reductions and products with vectors are written in blocks
         (`exla.ir.blocks`), and library calls that share the threads take turns (`exla.ir.turns`).
       types: abstract values that say which results are weakly typed; None = those of the program's results.
@@ -78,6 +80,7 @@ def emit(
     turns: dict[Any, Any] = {}
     awaited: set[Any] = set()
     there: dict[Any, Any] = {}
+    around: list[Any] = []  # the user's loops
 
     def read(inner: Program) -> None:
         later.update(left_to_branches(inner))
@@ -104,12 +107,17 @@ def emit(
     def at_once(eqn: Any, operands: list[Any]) -> list[Any]:
         expansion = expand.get(eqn.primitive.name)
         if expansion is not None:
-            return expansion(eqn, operands, run_program, in_blocks)
+            waits: Waits = "" if not in_blocks else "all" if around else "late"
+            return expansion(eqn, operands, run_program, waits)
         if blocks and eqn.outvars and (block := blocks.get(eqn.outvars[0])) is not None:
             return write(eqn, operands, block)
         hoists = not (in_blocks and _keeps(eqn))
         if any(_needs_expansion(body.jaxpr, expand, (blocks, turns)) for body in _compat.bodies(eqn)):
-            return interpret(eqn, operands, step, hoists=hoists)
+            around.extend([eqn] if eqn.primitive.name in LOOPS else ())
+            try:
+                return interpret(eqn, operands, step, hoists=hoists)
+            finally:
+                around[:] = [e for e in around if e is not eqn]
         return _compat.bind(eqn, *operands, hoists=hoists)
 
     def run(*values: Any) -> list[Any]:

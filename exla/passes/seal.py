@@ -24,6 +24,7 @@ from jax import lax
 
 from exla import _compat
 from exla.errors import ReplayMiss
+from exla.ir.emit import Waits
 from exla.ir.memory import Path
 from exla.ir.program import Program, as_it_is, as_struct, evaluate, read_by, value_bytes
 from exla.ir.scopes import equation_number
@@ -88,7 +89,7 @@ def apply_seal(program: Program, decision: Seal) -> Program:
     return at_site(program, decision, change)
 
 
-def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., list[Any]], in_blocks: bool) -> list[Any]:
+def expand_sealed(eqn: Any, operands: Sequence[Any], evaluate: Callable[..., list[Any]], waits: Waits) -> list[Any]:
     """Run an `exla_sealed` equation: a conditional whose other branch is never taken, which XLA does not know."""
     closed = eqn.params["body"]
     number = next(x for x, v in zip(operands, eqn.invars, strict=True) if _has_numbers(v))

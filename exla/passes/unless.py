@@ -26,7 +26,7 @@ from jax import lax
 
 from exla import _compat
 from exla._compat import Literal
-from exla.ir.emit import Later, computed
+from exla.ir.emit import Later, Waits, computed
 from exla.ir.memory import piece_of
 from exla.ir.program import Program, variables
 from exla.ir.scopes import FALLS_BACK
@@ -63,7 +63,7 @@ def _assumed(predicate: Any) -> bool | None:
     return next((value for known, value in _known.get() if known is predicate), None)
 
 
-def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate, in_blocks: bool) -> list[Any]:
+def expand_unless(eqn: Any, operands: Sequence[Any], evaluate: Evaluate, waits: Waits) -> list[Any]:
     """Run an `exla_unless` equation."""
     closed, results = eqn.params["otherwise"], len(eqn.outvars)
     safe, cheap, leaves = operands[0], operands[1 : 1 + results], operands[1 + results :]
@@ -97,7 +97,7 @@ def in_pieces(eqn: Any) -> Program | None:
     return None if region is None else split_program(region, length)
 
 
-def expand_split(eqn: Any, operands: Sequence[Any], evaluate: Evaluate, in_blocks: bool) -> list[Any]:
+def expand_split(eqn: Any, operands: Sequence[Any], evaluate: Evaluate, waits: Waits) -> list[Any]:
     """Run a chunk loop; what it would ask again and again with the same answer is asked before it."""
     loop: Loop = eqn.params["loop"]
     for k in sorted(predicates(loop)):
@@ -105,10 +105,10 @@ def expand_split(eqn: Any, operands: Sequence[Any], evaluate: Evaluate, in_block
 
             def run(value: bool, predicate: Any = operands[k]) -> list[Any]:
                 with _assume(predicate, value):
-                    return expand_split(eqn, operands, evaluate, in_blocks)
+                    return expand_split(eqn, operands, evaluate, waits)
 
             return lax.cond(operands[k], lambda: run(True), lambda: jax.named_scope(FALLS_BACK)(run)(False))
-    return run_loop(loop, operands, evaluate, waits=in_blocks)
+    return run_loop(loop, operands, evaluate, waits=waits)
 
 
 def predicates(loop: Loop) -> set[int]:

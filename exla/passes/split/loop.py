@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from exla import _compat
+from exla.ir.emit import Waits
 from exla.ir.factors import Carried, EquationContext, Passed, Placement
 from exla.ir.program import Program
 from exla.passes.opaque import always, has_numbers, not_before, one_of
@@ -188,17 +189,17 @@ split_p = _compat.new_primitive("exla_split", _abstract)
 """The equation that a split leaves; it exists in programs only and is expanded by `run` when they are emitted."""
 
 
-def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate, *, waits: bool = False) -> list[Any]:
+def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate, *, waits: Waits = "") -> list[Any]:
     """Run a chunk loop.
 
     Args:
       loop: the loop.
       operands: whole operands.
       evaluate: runs a body program.
-      waits: whether the remainder must be told to wait for the loop, or for what the loop reads where it comes first.
-        XLA:CPU computes what it can at once: a remainder that does not wait lies beside the chunks, or what comes
-        before the loop; and where its part of the operands is the same on all turns of a loop around it, it is
-        computed before that, and kept throughout.
+      waits: for what the remainder waits: where it comes last for the loop, unless this is ""; where it comes first for
+        these operands. XLA:CPU computes what it can at once: a remainder that does not wait lies beside the chunks, or
+        what comes before the loop; and where its part of the operands is the same on all turns of a loop around it,
+        it is computed before that, and kept throughout.
 
     Returns:
       The outputs, whole.
@@ -219,8 +220,7 @@ def run(loop: Loop, operands: Sequence[Any], evaluate: Evaluate, *, waits: bool 
     tail_first = loop.tail_first
     carry = _start(loop, operands)
     if loop.tail is not None and tail_first:
-        trips = _counted_once_there(loop, operands) if waits else jnp.int32(loop.trips)
-        carry = one(loop.tail, carry, trips, loop.remainder, True)
+        carry = one(loop.tail, carry, _counted_once_there(loop, operands, waits), loop.remainder, True)
     done: Any = jnp.int32(loop.trips)
     if waits and loop.tail is not None and not tail_first:
         carry, done = lax.fori_loop(0, loop.trips, counted, (carry, jnp.int32(0)))
@@ -326,10 +326,11 @@ def _room(loop: Loop, operands: Sequence[Any]) -> Callable[[Any], Any]:
     return room
 
 
-def _counted_once_there(loop: Loop, operands: Sequence[Any]) -> Any:
-    """The number of trips, for a remainder that comes first, once all that the loop reads is there."""
-    there = [always(one_of(x)) for x in operands if has_numbers(_compat.typeof(x))]
-    trips = jnp.int32(loop.trips)
+def _counted_once_there(loop: Loop, operands: Sequence[Any], waits: Waits) -> Any:
+    """The number of trips, for a remainder that comes first, once some operands are there."""
+    late = [operands[loop.late]] if loop.late is not None and waits else []
+    awaited = [x for x in operands if has_numbers(_compat.typeof(x))] if waits == "all" else late
+    trips, there = jnp.int32(loop.trips), [always(one_of(x)) for x in awaited]
     return lax.select(functools.reduce(lax.bitwise_and, there), trips, jnp.int32(0)) if there else trips
 
 
