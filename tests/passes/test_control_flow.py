@@ -112,6 +112,26 @@ def test_a_gradient_through_a_scan_with_checkpointed_steps_is_split():
     np.testing.assert_allclose(f(x, y), jax.grad(loss)(x, y), rtol=1e-3, atol=1e-3)
 
 
+def test_the_gradient_by_a_field_that_all_members_share_is_cut_along_the_members():
+    """Steps of diffusion: the field's gradient is summed over the members, rolled, and added up over the steps."""
+
+    def loss(field, members):
+        def step(u, _):
+            flux = (field + jnp.roll(field, 1)) * (jnp.roll(u, -1, 1) - u)
+            return u + 0.1 * (flux - jnp.roll(flux, 1, 1)) * jnp.exp(-u * u), None
+
+        return jnp.mean(lax.scan(step, members, None, length=20)[0] ** 2)
+
+    rng = np.random.default_rng(0)
+    field, members = rng.random(3000), rng.standard_normal((16, 3000))
+    small = [v.astype(np.float32) for v in (field, members)]
+    f = exla.jit(jax.grad(loss), memory_limit="1.5MiB")
+    assert f.plan(*small).compiled_bytes <= 3 << 19  # the members at each step take 3.8 MB
+    with jax.enable_x64(True):
+        want = jax.jit(jax.grad(loss))(field, members)
+    np.testing.assert_allclose(f(*small), want, rtol=1e-3, atol=1e-6 * np.abs(want).max())
+
+
 def solved_with_a_matrix_made_before(x, y):
     near = weights(x, x)
     return jax.scipy.sparse.linalg.cg(lambda v: near @ v + v, y[: x.shape[0], 0], maxiter=5)[0]

@@ -29,6 +29,12 @@ SHARED = {
     "read by a scan inside": lambda t, rows, turn: (t + jnp.sum(rows), inner(t, rows)),
     "returned on every turn": lambda t, rows, turn: (t + jnp.sum(rows), t),
 }
+LINEAR = {
+    "rolled": lambda total: jnp.roll(total, 1),
+    "summed in windows": lambda total: lax.reduce_window(total, 0.0, lax.add, (2,), (1,), "VALID"),
+    "convolved": lambda total: jnp.convolve(total, jnp.arange(2.0), mode="same"),
+    "transformed": lambda total: jnp.fft.rfft(total).real - jnp.fft.rfft(total).imag,
+}
 WHOLE = {
     "squared": lambda t, rows, turn: (t, jnp.sum(rows) ** 2),
     "multiplied by another sum": lambda t, rows, turn: (t, jnp.sum(rows) * jnp.sum(rows * rows)),
@@ -40,6 +46,8 @@ WHOLE = {
     "chooses": lambda t, rows, turn: (t, lax.select_n(jnp.sum(rows.astype(int)), jnp.sum(rows), -jnp.sum(rows))),
     "or a constant": lambda t, rows, turn: (t, jnp.where(turn > 2, jnp.sum(rows), 1.0)),
     "beside a constant": lambda t, rows, turn: (t, jnp.stack([jnp.sum(rows), 1.0])),
+    "convolved with itself": lambda t, rows, turn: (t, jnp.convolve(jnp.sum(rows, 0), jnp.sum(rows, 0))),
+    "the largest of windows": lambda t, rows, turn: (t, lax.cummax(jnp.sum(rows, 0))),
     "counted": lambda t, rows, turn: (t, jnp.sum(rows).astype(int)),
     "asked for": lambda t, rows, turn: (t, jnp.sum(rows.astype(int)).astype(bool)),
     "read by the rows": lambda t, rows, turn: (t, jnp.sum(rows * jnp.sum(rows), axis=1)),
@@ -78,6 +86,12 @@ def test_a_carry_that_is_only_added_to_starts_every_part_from_zeros(name):
 def test_a_carry_of_linear_equations_starts_one_part_from_what_it_is_given(name):
     carried = sums_of(SHARED[name])
     assert carried.into == () and len(carried.adds.inits) == 1
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_what_follows_on_a_sum_over_the_batch_may_be_linear(name):
+    carried = sums_of(lambda t, rows, turn: (t, LINEAR[name](jnp.sum(rows, 0))))
+    assert carried.into == () and not carried.adds.inits
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -28,10 +28,10 @@ from exla.ir.program import Program, variables
 SUMS = named("add add_any sub")
 OF_ONE = named("""
     neg reduce_sum cumsum transpose reshape broadcast_in_dim squeeze expand_dims copy convert_element_type slice
-    dynamic_slice rev
+    dynamic_slice rev split reduce_window_sum fft real imag
 """)
 OF_ALL = named("concatenate pad dynamic_update_slice select_n")
-PRODUCTS = named("mul div dot_general triangular_solve")
+PRODUCTS = named("mul div dot_general triangular_solve conv_general_dilated")
 """Linear in some operands, of which the others must be the same for every part: sums in all of them, some in their only
 one, some in all that are numbers of one kind, and products in one."""
 
