@@ -145,6 +145,10 @@ class Holder:
     blocked: str
 
 
+FAR = 4
+"""Times its limit that a search finds, from which on other limits between the two may find less."""
+
+
 class MemoryLimitError(ExlaError, MemoryError):
     """No candidate obeys the memory limit. Nothing has run.
 
@@ -195,6 +199,8 @@ class MemoryLimitError(ExlaError, MemoryError):
         if is_kept:
             enough = f"{smallest_peak_bytes} bytes are enough: the records keep what takes so many"
         lines.append(f"Raise memory_limit ({enough}) or make these values smaller.")
+        if smallest_peak_bytes > FAR * limit_bytes and not fixed_bytes:
+            lines.append("The limit is far below what was found, where a search ends early: half of that may do.")
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple:

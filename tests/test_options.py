@@ -124,6 +124,8 @@ def test_the_refusal_has_the_numbers_the_lines_and_the_next_step():
         assert part in str(error)
     assert isinstance(error, MemoryError)
     assert "36 bytes: f32[9]" in str(error) and "alone" not in str(error)
+    far = MemoryLimitError(limit_bytes=1000, smallest_peak_bytes=9000, holders=(holder,))
+    assert "half of that may do" in str(far) and "half of that" not in str(error)
     error = MemoryLimitError(limit_bytes=1000, smallest_peak_bytes=2000, holders=(holder,), fixed_bytes=1500)
     assert "Arguments and results alone take 1.5 KiB (1500 bytes)" in str(pickle.loads(pickle.dumps(error)))
 
