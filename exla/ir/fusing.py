@@ -244,10 +244,12 @@ def _computed_by_readers(program: Program, storing: Storing, outputs: set[Any]) 
                 is_virtual = not any(v in barred for v in made)
                 if is_virtual and rates is not None and len(program.consumers.get(made[0], ())) > 1:
                     is_virtual = is_computed_again(program, position, times, virtual, rates)
-                if copies and ways.wait_for_each_other(program, made) and not _is_copied(program, eqn):
-                    is_virtual = False
-                is_copied = copies and not is_virtual and any(v in taken for v in made)
-                is_copied = is_copied and (_is_copied(program, eqn) or not any(v in lying for v in made))
+                is_copied = copies and any(v in taken for v in made)
+                if copies and not _is_copied(program, eqn):
+                    waits = ways.wait_for_each_other(program, made)
+                    is_virtual = is_virtual and not waits
+                    is_copied = is_copied and not waits and not any(v in lying for v in made)
+                is_copied = is_copied and not is_virtual
         if is_virtual:
             virtual.update(made)
         elif is_copied:

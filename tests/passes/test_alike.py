@@ -36,7 +36,7 @@ def text(program):
 
 
 @pytest.mark.parametrize("function", [attended, filtered, jax.grad(loss)], ids=["attended", "filtered", "gradient"])
-@pytest.mark.parametrize("share", [3, 8])
+@pytest.mark.parametrize("share", [4, 8])
 def test_a_body_that_is_known_is_the_one_that_would_be_traced(function, share, monkeypatch):
     of_all, traced, again = body.LoopMaker.body, body.LoopMaker._traced, []
 
