@@ -36,7 +36,7 @@ from exla.datasets.profiling.campaign import Instance, family_of
 from exla.datasets.profiling.prepare import Prepared, prepare
 from exla.datasets.profiling.zoo.programs import ZOO
 from exla.ir.memory import Peak
-from exla.search.attempt import compile_options
+from exla.search.attempt import compile_options, peak_under
 from exla.search.cost import projected, work_of
 from exla.search.strategy import STRATEGIES
 from exla.targets.base import CompiledBytes, compile_for, find_target
@@ -86,9 +86,8 @@ def project_again(row: dict[str, Any]) -> dict[str, Any]:
     target, program = find_target(row["target"]), ZOO[row["program"]]
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.arguments(row["size"]))
     traced, machine = read(jax.make_jaxpr(program.function)(*arguments), target.platform), target.machine()
-    peak = projected(traced, machine)
     options = target.option_sets(work_of(traced, machine), target.usable_bytes())[-1]
-    peak = peak.called(target.called_bytes(peak.libraries, options))
+    peak = peak_under(options, projected(traced, machine), target)
     return {**row, "projected_bytes": peak.bytes, "ratio": peak.bytes / row["compiled_bytes"], **_holds(peak)}
 
 
@@ -114,7 +113,7 @@ def _plain(prepared: Prepared) -> dict[str, Any]:
     except jax.errors.JaxRuntimeError as error:
         return {"status": "compile_error", "message": str(error).partition("\n")[0]}
     holds = stored_values(compiled.as_text())[:SHOWN]
-    peak = peak.called(target.called_bytes(peak.libraries, options))
+    peak = peak_under(options, peak, target)
     return {**_compared(peak, target.compiled_bytes(compiled)), "compiled_holds": holds}
 
 
@@ -127,8 +126,8 @@ def _candidate(prepared: Prepared) -> dict[str, Any]:
     tried = attempt.tried[-1]
     if tried.compiled_bytes is None:
         return {"status": "compile_error", "message": tried.error}
-    libraries = attempt.target.called_bytes(candidate.peak.libraries, compile_options(tried.decisions))
-    row = _compared(candidate.peak.called(libraries), tried.compiled_bytes)
+    peak = peak_under(compile_options(tried.decisions), candidate.peak, attempt.target)
+    row = _compared(peak, tried.compiled_bytes)
     return {**row, "limit_bytes": attempt.limit_bytes, "decisions": [str(d) for d in candidate.decisions]}
 
 

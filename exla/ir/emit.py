@@ -80,7 +80,7 @@ def emit(
     turns: dict[Any, Any] = {}
     awaited: set[Any] = set()
     there: dict[Any, Any] = {}
-    around: list[Any] = []  # the user's loops
+    around: list[bool] = []  # whether what is run is a loop of the user's, for all that is around
 
     def read(inner: Program) -> None:
         later.update(left_to_branches(inner))
@@ -107,17 +107,17 @@ def emit(
     def at_once(eqn: Any, operands: list[Any]) -> list[Any]:
         expansion = expand.get(eqn.primitive.name)
         if expansion is not None:
-            waits: Waits = "" if not in_blocks else "all" if around else "late"
+            waits: Waits = "" if not in_blocks else "all" if any(around) else "late"
             return expansion(eqn, operands, run_program, waits)
         if blocks and eqn.outvars and (block := blocks.get(eqn.outvars[0])) is not None:
             return write(eqn, operands, block)
         hoists = not (in_blocks and _keeps(eqn))
         if any(_needs_expansion(body.jaxpr, expand, (blocks, turns)) for body in _compat.bodies(eqn)):
-            around.extend([eqn] if eqn.primitive.name in LOOPS else ())
+            around.append(eqn.primitive.name in LOOPS)
             try:
                 return interpret(eqn, operands, step, hoists=hoists)
             finally:
-                around[:] = [e for e in around if e is not eqn]
+                around.pop()
         return _compat.bind(eqn, *operands, hoists=hoists)
 
     def run(*values: Any) -> list[Any]:

@@ -126,7 +126,7 @@ class Attempt:
 
     def _exceeds(self, peak: Peak, options: Mapping[str, str]) -> bool:
         """Whether a candidate is projected to exceed the limit under some compile options."""
-        return peak.called(self.target.called_bytes(peak.libraries, options)).bytes > self.limit_bytes
+        return peak_under(options, peak, self.target).bytes > self.limit_bytes
 
     def option_sets(self, program: Program) -> Sequence[Mapping[str, str]]:
         """The compile options worth trying for a program, best first."""
@@ -223,13 +223,8 @@ class Attempt:
 
         It holds the program, the machine and the target: who holds a choice then holds no call.
         """
-        machine, called_bytes = self.target.machine() if untouched else self.machine, self.target.called_bytes
-
-        def project() -> Peak:
-            peak = _projected(program, machine)
-            return peak.called(called_bytes(peak.libraries, options))
-
-        return cache(project)
+        target, machine = self.target, self.target.machine() if untouched else self.machine
+        return cache(lambda: peak_under(options, _projected(program, machine), target))
 
     def _judge(
         self,
@@ -521,6 +516,11 @@ def _projected(program: Program, machine: Machine) -> Peak:
     with tolerate("projecting its memory"):
         return projected(program, machine)
     return Peak(arguments_bytes=0, outputs_bytes=0, bytes=0, held=())
+
+
+def peak_under(options: Mapping[str, str], peak: Peak, target: Target) -> Peak:
+    """A projected peak with what libraries allocate under some of a target's compile options."""
+    return peak.called(target.called_bytes(peak.libraries, options))
 
 
 def compile_options(decisions: Sequence[Decision]) -> dict[str, str]:
